@@ -47,6 +47,7 @@ from gateway.app.telemetry_setup import (
     is_capture_blocked,
     telemetry_settings,
 )
+from gateway.app.upstream_discovery import observe_refresh
 from gateway.approvals import WebhookTarget
 from gateway.backends import Upstreams
 from gateway.config import RetentionSpec
@@ -286,7 +287,12 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
         validity=Validity(settings.bundle_grace, prepared.until),
         retained=_retention_policy(retain),
     )
-    revisions = RevisionManager(controlled, journal=journal, packages=settings.python_packages)
+    revisions = RevisionManager(
+        controlled,
+        journal=journal,
+        packages=settings.python_packages,
+        rounds=partial(observe_refresh, observed.telemetry),
+    )
     closing.push_async_callback(revisions.close)
     published = await revisions.activate_first(prepared.draft)
     lives = (retain.calls if retain else None) or DEFAULT_RETENTION

@@ -6,7 +6,7 @@ without credentials, and no redirect is followed: it would lead to a source that
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, closing
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_network
@@ -42,13 +42,36 @@ from gateway.config import (
     read_bounded,
     select_definitions,
 )
+from gateway.engine import Observer
 from gateway.errors import GatewayError, ProgramError
 from gateway.http_client import HttpConnections, Network, decode_body, is_loopback
-from gateway.model import BackendError
+from gateway.model import CURRENT_REFRESH, BackendError
 from gateway.registries import DefinitionKind, Diagnostic, InvalidDefinition, UpstreamDefinition
 
 _LONGEST: Final = timedelta(seconds=60)
 _ACCEPTED: Final = "application/json, application/yaml;q=0.9, */*;q=0.5"
+
+
+Rounds = Callable[[str], AbstractContextManager[Any]]
+"""Returns a context for a round in which the gateway asks the upstream of that name by itself."""
+
+
+@contextmanager
+def observe_refresh(observer: Observer | None, upstream: str) -> Iterator[None]:
+    """Trace the requests to an upstream within the context as one round."""
+    tracer = None if observer is None else observer.start_refresh(upstream)
+    if tracer is None:
+        yield
+        return
+    token, failure = CURRENT_REFRESH.set(tracer), None
+    try:
+        yield
+    except BackendError as error:
+        failure = error.word
+        raise
+    finally:
+        CURRENT_REFRESH.reset(token)
+        tracer.end(failure)
 
 
 async def fetch_document(
@@ -66,8 +89,18 @@ async def fetch_document(
             "a document is only fetched over https", help="write its https URL, or store a copy in the project"
         )
     service = connections.pool(url.origin, networks)
+    tracer, origin = CURRENT_REFRESH.get(), url.origin
+    hop = None if tracer is None else tracer.http("GET", scheme=origin.scheme, host=origin.host, port=origin.port)
+    headers = {"accept": _ACCEPTED, **({} if hop is None else hop.fields)}
     async with enforce_deadline(timeout):
-        response = await service.send("GET", url.target({}, query=()), {"accept": _ACCEPTED}, None)
+        try:
+            response = await service.send("GET", url.target({}, query=()), headers, None)
+        except BaseException as error:
+            if hop is not None:
+                hop.end(error=type(error).__name__)
+            raise
+        if hop is not None:
+            hop.end(status=response.status)
         with closing(response):
             if response.status != 200:
                 raise BackendError("failed", f"the server of the document responded with {response.status}")

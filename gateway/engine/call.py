@@ -167,6 +167,8 @@ class Call:
     position: str | None = None
     row: Position | None = None
     """The place of the policy row that decided, if one did."""
+    is_decision_cached: bool | None = None
+    """Whether the policy had decided the same before; `None` if it was not asked."""
     checked: tuple[str, ...] = ()
     """Rules that allowed the call."""
     observed: tuple[str, ...] = ()

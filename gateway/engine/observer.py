@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.approvals import ApprovalRecord
-from gateway.model import OutboundTracer, Principal
+from gateway.model import OutboundTracer, Principal, RefreshTracer
 from gateway.storage import StoredCall
 
 if TYPE_CHECKING:
@@ -177,6 +177,10 @@ class Observer(Protocol):
 
     def start_read(self, call: "Call") -> CallObservation | None:
         """Start observing a read that is no call, in the request that is being served."""
+        ...
+
+    def start_refresh(self, upstream: str) -> RefreshTracer | None:
+        """Start observing a round in which the gateway asks an upstream by itself."""
         ...
 
     def report_abandoned(self, call: StoredCall) -> None:

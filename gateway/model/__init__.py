@@ -113,6 +113,7 @@ if TYPE_CHECKING:
         pieces_of,
     )
     from gateway.model.tools.backend import (
+        CURRENT_REFRESH,
         IDEMPOTENCY_HEADER,
         Backend,
         BackendError,
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
         Invocation,
         OutboundRequest,
         OutboundTracer,
+        RefreshTracer,
         UpstreamMeta,
     )
     from gateway.model.tools.tool import ArtifactTool, OnCollision, Tool, ToolContext, artifact_constructor_problems

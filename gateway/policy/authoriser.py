@@ -30,6 +30,8 @@ class AccessDecision:
     subject: str | None = None
     is_unanswered: bool = field(default=False, compare=False)
     """Whether the policy could not be evaluated. The caller of `decide` must then not try another object."""
+    is_cached: bool = field(default=False, compare=False)
+    """Whether it was made for an earlier request."""
 
 
 class Authoriser(Protocol):

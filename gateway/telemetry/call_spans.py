@@ -23,6 +23,7 @@ from gateway.telemetry.finished_span import (
     SpanEvent,
     Step,
     Value,
+    describe_step,
 )
 from gateway.telemetry.spans import (
     RequestSpan,
@@ -130,18 +131,20 @@ class CallSpan(SpanPosition):
     def record_execution(self, since: int, until: int) -> None:
         self._times = since, until
 
-    def record_step(self, name: str, *, since: int) -> None:
+    def record_step(self, name: str, *, since: int, is_cached: bool | None = None) -> None:
         detail, until = self._telemetry.detail, time_ns()
         if detail == "full":
-            self._add_step_span(name, since)
+            self._add_step_span(name, since, is_cached)
         elif detail == "normal":
             # After the execution of the tool, the request is what goes on.
             is_outside = self._times is not None and self._request is not None
-            (self._request.steps if is_outside and self._request else self._steps).append((name, since, until))
+            (self._request.steps if is_outside and self._request else self._steps).append(
+                (name, since, until, is_cached)
+            )
 
     @log_errors
-    def _add_step_span(self, name: str, since: int) -> None:
-        self._end_child(name, INTERNAL, {}, since, is_beside=self._times is not None)
+    def _add_step_span(self, name: str, since: int, is_cached: bool | None) -> None:
+        self._end_child(name, INTERNAL, describe_step(is_cached), since, is_beside=self._times is not None)
 
     @log_errors
     def record_failure(self, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
-from gateway.telemetry.names import STEP_SECONDS
+from gateway.telemetry.names import DECISION_CACHED, STEP_SECONDS
 from gateway.telemetry.trace_context import to_otel
 
 Value = str | bool | int | float | Sequence[str]
@@ -55,8 +55,12 @@ SpanAddress = tuple[bytes, bytes]
 """Ids of a trace and a span."""
 
 
-Step = tuple[str, int, int]
-"""A stage or a wait: its name, and when it began and ended in nanoseconds."""
+Step = tuple[str, int, int, bool | None]
+"""A stage or a wait: its name, when it began and ended in nanoseconds, and whether its result was cached, if known."""
+
+
+def describe_step(is_cached: bool | None) -> dict[str, Value]:
+    return {} if is_cached is None else {DECISION_CACHED: is_cached}
 
 
 class SpanContent:
@@ -81,7 +85,10 @@ class SpanContent:
         """The events with those of the steps, in their order."""
         if not self._steps:
             return self._events
-        steps = [SpanEvent(name, at, {STEP_SECONDS: (until - at) / 1e9}) for name, at, until in self._steps]
+        steps = [
+            SpanEvent(name, at, {STEP_SECONDS: (until - at) / 1e9, **describe_step(is_cached)})
+            for name, at, until, is_cached in self._steps
+        ]
         return sorted([*self._events, *steps], key=lambda event: event.at)
 
 

@@ -54,6 +54,7 @@ CHECKSUM: Final = "gateway.call.checksum"
 CATALOGUE: Final = "gateway.catalogue.name"
 CONFIG_REVISION: Final = "gateway.config.revision"
 DECISION: Final = "gateway.decision"
+DECISION_CACHED: Final = "gateway.decision.cached"
 DECISION_REASON: Final = "gateway.decision.reason"
 DEFINITION: Final = "gateway.tool.definition_hash"
 DISPATCH_ID: Final = "gateway.dispatch.id"
@@ -97,6 +98,7 @@ ITERATION: Final = "iteration"
 TURN: Final = "turn"
 DECIDE: Final = "approval decide"
 GATE: Final = "gate"
+REFRESH: Final = "upstream refresh"
 TOOL_ERROR: Final = "tool_error"
 OTHER: Final = "_other"
 """Replaces names that callers invent: labels must be bounded."""
@@ -115,7 +117,7 @@ STEPS: Final = (AUTHORISE, RULES, QUEUE, RETRY, BACKEND_PYTHON, BACKEND_COMMAND,
 SPANS: Final = (
     *("tools/call {tool}", "{mcp.method.name}", "{http.request.method} {http.route}", "execute_tool {tool}"),
     *("{http.request.method}", "{mcp.method.name} {tool}", "gate {rule}", "approval decide {gate}"),
-    *(TURN, DISPATCH, ITERATION, GATE, *STEPS),
+    *(TURN, DISPATCH, ITERATION, GATE, REFRESH, *STEPS),
 )
 
 EXCEPTION: Final = "exception"

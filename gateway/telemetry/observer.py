@@ -18,7 +18,14 @@ from gateway.telemetry.export.wire_format import INFO, WARN, Attributes, event_b
 from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanContent, SpanGroup, Value
 from gateway.telemetry.settings import CaptureSettings, TelemetrySettings
 from gateway.telemetry.span_pipeline import SpanPipeline
-from gateway.telemetry.spans import CURRENT_REQUEST, RequestSpan, SpanPosition, log_errors, log_telemetry_error
+from gateway.telemetry.spans import (
+    CURRENT_REQUEST,
+    RefreshSpan,
+    RequestSpan,
+    SpanPosition,
+    log_errors,
+    log_telemetry_error,
+)
 from gateway.telemetry.trace_context import Propagation, RemoteContext, RemoteSpanContext, get_process_propagator
 
 Contents = Callable[[dict[str, Any], Any, ToolAttributes], Awaitable[dict[str, Value]]]
@@ -135,6 +142,10 @@ class TelemetryObserver:
         parts = self._parts.get((call.catalogue, kind, call.revision)) or self._build_attributes(call, None, kind)
         request.read = CallSpan(self, call, parts, request, is_read=True)
         return request.read
+
+    @log_errors
+    def start_refresh(self, upstream: str) -> RefreshSpan | None:
+        return None if self.pipeline is None else RefreshSpan(self, upstream)
 
     @log_errors
     def report_abandoned(self, call: StoredCall) -> None:

@@ -42,6 +42,7 @@ R = TypeVar("R")
 _log: Final = logging.getLogger(__name__)
 CALL_IN_TURN: Final = "/v1/turns/{turn}/calls"
 """The route of calls in a turn that a client has opened."""
+_FAILED: Final[KeepReasons] = ("error",)
 _NO_BAGGAGE: Final[Mapping[str, str]] = {}
 
 
@@ -348,6 +349,8 @@ class UpstreamRequestSpan:
         self.fields = inject_headers(telemetry, at)
 
     def identify(self, id: int, version: str | None) -> None:
+        if self._is_over:
+            return
         self._attributes[names.REQUEST_ID] = str(id)
         if version is not None:
             self._attributes[names.MCP_VERSION] = version
@@ -370,6 +373,57 @@ class UpstreamRequestSpan:
         self._telemetry.end_span(
             self._at, self._name, CLIENT, times, SpanContent([attributes]), is_error=error is not None
         )
+
+
+class RefreshSpan:
+    """The root span of a round in which the gateway asks an upstream by itself."""
+
+    __slots__ = ("_at", "_is_over", "_since", "_telemetry", "_upstream")
+
+    def __init__(self, telemetry: "TelemetryObserver", upstream: str) -> None:
+        self._telemetry = telemetry
+        self._upstream = upstream
+        self._since = time_ns()
+        self._is_over = False
+        ids, group, is_sampled = telemetry.new_root()
+        self._at = SpanPosition(ids, group, is_sampled=is_sampled)
+        told = {names.UPSTREAM: upstream}
+        start_span(telemetry, self._at, names.REFRESH, INTERNAL, since=self._since, attributes=told)
+
+    @log_errors
+    def http(self, method: str, *, scheme: str, host: str, port: int) -> UpstreamRequestSpan | None:
+        told: dict[str, Value] = {names.HTTP_METHOD: method, names.URL_SCHEME: scheme}
+        return self._start_request(method, told, host, port)
+
+    @log_errors
+    def mcp(self, method: str, *, host: str | None = None, port: int | None = None) -> UpstreamRequestSpan | None:
+        transport = "pipe" if host is None else "tcp"
+        return self._start_request(method, {names.MCP_METHOD: method, names.NETWORK_TRANSPORT: transport}, host, port)
+
+    def _start_request(
+        self, name: str, told: dict[str, Value], host: str | None, port: int | None
+    ) -> UpstreamRequestSpan | None:
+        if self._is_over:  # a task that the round has started goes on
+            return None
+        told[names.UPSTREAM] = self._upstream
+        if host is not None:
+            told[names.SERVER_ADDRESS] = host
+        if port is not None:
+            told[names.SERVER_PORT] = port
+        return UpstreamRequestSpan(self._telemetry, self._at.child(self._telemetry.new_span_id()), name, told)
+
+    @log_errors
+    def end(self, error: str | None = None) -> None:
+        self._is_over = True
+        told: dict[str, Value] = {names.UPSTREAM: self._upstream}
+        if error is not None:
+            told[names.ERROR_TYPE] = error
+        pipeline, why, times = self._telemetry.pipeline, _FAILED if error else (), (self._since, time_ns())
+        if pipeline is None or not pipeline.keeps(self._at.group, why):
+            self._at.group.waiting.clear()
+            return
+        content, is_error = SpanContent([told]), error is not None
+        self._telemetry.end_span(self._at, names.REFRESH, INTERNAL, times, content, is_error=is_error, why=why)
 
 
 def inject_headers(telemetry: "TelemetryObserver", at: SpanPosition) -> Mapping[str, str]:

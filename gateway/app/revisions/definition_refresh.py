@@ -7,11 +7,13 @@ that would break the project are not used. The servers are polled, and a new rev
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.app.project import LoadedProject
 from gateway.app.revisions.drift_monitor import LIST_NOTIFICATIONS
+from gateway.app.upstream_discovery import Rounds
 from gateway.backends import Definitions, ListKind, RemoteError, UpstreamConnection, Upstreams
 from gateway.config import HealthSpec, ImportSpec, UpstreamDocument, is_selected, list_upstreams
 from gateway.engine import DefinitionAccepted
@@ -36,13 +38,14 @@ async def accept_definitions(
     again: Reassemble,
     *,
     before: Sequence[UpstreamDefinition] = (),
+    rounds: Rounds = nullcontext,
 ) -> tuple[LoadedProject, Access]:
     """Return the project with the current definitions of such upstreams. `before` are the served ones."""
     connections = [each for each in upstreams if accepts_changes(assembled, each.name)]
     if not connections:
         return assembled, access
     known = _by_upstream(before, assembled, [each.name for each in connections])
-    answers = await asyncio.gather(*(discover_current(each, assembled) for each in connections))
+    answers = await asyncio.gather(*(discover_current(each, assembled, rounds=rounds) for each in connections))
     found = {each.name: answer for each, answer in zip(connections, answers, strict=True) if answer is not None}
     for candidate in ({**known, **found}, known):
         others = [each for each in assembled.imports if each.upstream not in candidate]
@@ -86,17 +89,22 @@ def _terms(spec: object) -> ImportSpec:
 
 
 async def discover_current(
-    connection: UpstreamConnection, assembled: LoadedProject, *, level: int = logging.WARNING
+    connection: UpstreamConnection,
+    assembled: LoadedProject,
+    *,
+    level: int = logging.WARNING,
+    rounds: Rounds = nullcontext,
 ) -> list[UpstreamDefinition] | None:
     """Return the definitions that documents select; `None` if the server does not answer. Invalid ones are logged."""
     checked = list_upstreams(assembled.loaded)[connection.name]
     terms = _terms(checked.spec)
     listed: list[tuple[DefinitionKind, Json]]
     try:
-        async with asyncio.timeout(DISCOVERY_TIMEOUT):
-            listed = [("tool", given) for given in await connection.list("tools")]
-            for each in _other_lists(terms):
-                listed += [(_KINDS[each], given) for given in await _list_definitions(connection, each)]
+        with rounds(connection.name):
+            async with asyncio.timeout(DISCOVERY_TIMEOUT):
+                listed = [("tool", given) for given in await connection.list("tools")]
+                for each in _other_lists(terms):
+                    listed += [(_KINDS[each], given) for given in await _list_definitions(connection, each)]
     except (BackendError, TimeoutError):
         return None
     found: dict[tuple[str, str], UpstreamDefinition] = {}
@@ -137,6 +145,7 @@ class AcceptedChangePoller:
 
     assembled: LoadedProject
     renew: Callable[[], None]
+    rounds: Rounds = nullcontext
     _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     _hearing: list[Callable[[], None]] = field(default_factory=list)
 
@@ -167,7 +176,7 @@ class AcceptedChangePoller:
             await asyncio.sleep(min(every, MIN_RENEWAL_SECONDS))
             await _wait_for(woken, within=pause - MIN_RENEWAL_SECONDS)
             woken.clear()
-            found = await discover_current(connection, self.assembled, level=logging.DEBUG)
+            found = await discover_current(connection, self.assembled, level=logging.DEBUG, rounds=self.rounds)
             pause = every if found is not None else min(2 * pause, every)
             if found is not None and fingerprint_definitions(found) != known:
                 known = fingerprint_definitions(found)  # definitions that could not be used are not tried again

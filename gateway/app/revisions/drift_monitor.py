@@ -8,11 +8,13 @@ compared.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from gateway.app.governance import Governance
 from gateway.app.project import LoadedProject
+from gateway.app.upstream_discovery import Rounds
 from gateway.backends import Upstreams
 from gateway.config import HealthSpec, UpstreamDocument
 from gateway.engine import (
@@ -92,6 +94,7 @@ class DriftMonitor:
     every: Mapping[str, float]
     confirmed: Mapping[str, str | None] = field(default_factory=dict)
     """When the lock of an upstream was last confirmed."""
+    rounds: Rounds = nullcontext
     _tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     _woken: dict[str, asyncio.Event] = field(default_factory=dict)
     _noting: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -171,7 +174,8 @@ class DriftMonitor:
         while True:
             woken.clear()
             try:
-                await self.compare(connection)
+                with self.rounds(connection.name):
+                    await self.compare(connection)
                 wait, pause = FIRST_TRY_AGAIN, every
             except BackendError as error:
                 _log.debug("upstream %s could not be compared with its lock: %s", connection.name, error.message)
@@ -215,6 +219,7 @@ def start_drift_monitor(
     *,
     published: LiveRevision,
     documents: Iterable[DefinitionLister] = (),
+    rounds: Rounds = nullcontext,
 ) -> DriftMonitor:
     """Start a monitor of all upstreams whose terms do not accept changes. Unlocked definitions are withheld at once."""
     definition_guard = published.definition_guard
@@ -226,7 +231,7 @@ def start_drift_monitor(
     every |= {each.name: max(every[each.name], DOCUMENTS_EVERY) for each in documents if each.name in every}
     confirmed = {name: each.confirmed for name, each in assembled.lock.upstreams.items()}
     monitor = DriftMonitor(
-        service, published.snapshot, definition_guard, controlled.store, controlled.auditor, every, confirmed
+        service, published.snapshot, definition_guard, controlled.store, controlled.auditor, every, confirmed, rounds
     )
     monitor.start(upstreams, documents)
     return monitor

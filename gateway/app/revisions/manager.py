@@ -9,7 +9,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from gateway.app.revisions.definition_refresh import (
 )
 from gateway.app.revisions.drift_monitor import LIST_CHANGED, LIST_NOTIFICATIONS, DriftMonitor, start_drift_monitor
 from gateway.app.secrets import Secrets
-from gateway.app.upstream_discovery import find_remote_documents
+from gateway.app.upstream_discovery import Rounds, find_remote_documents
 from gateway.backends import UpstreamConnection, Upstreams
 from gateway.config import UpstreamDocument
 from gateway.engine import ChangeNotification, DefinitionGuard, Journal, LiveRevision, Service, StageState
@@ -115,10 +115,13 @@ def requires_policy_tests(assembled: LoadedProject) -> bool:
 class RevisionManager:
     """The current revision, and earlier ones on which calls still run."""
 
-    def __init__(self, controlled: Governance, *, journal: Journal, packages: Collection[str]) -> None:
+    def __init__(
+        self, controlled: Governance, *, journal: Journal, packages: Collection[str], rounds: Rounds = nullcontext
+    ) -> None:
         self._controlled = controlled
         self._journal = journal
         self._packages = packages
+        self._rounds = rounds
         self._current: Revision | None = None
         self._service: Service | None = None
         self._metering: MetricsCollector | None = None
@@ -207,7 +210,7 @@ class RevisionManager:
             backends.connect(each for each in declared if isinstance(each, UpstreamDocument))
             served = () if before is None else before.assembled.imports
             assembled, access = await accept_definitions(
-                draft.assembled, draft.access, backends.upstreams, draft.again, before=served
+                *(draft.assembled, draft.access, backends.upstreams, draft.again), before=served, rounds=self._rounds
             )
             shared = StageState() if before is None else before.shared.for_next_revision()
             definition_guard = (
@@ -251,15 +254,18 @@ class RevisionManager:
             self._controlled,
             published=revision.published,
             documents=documents,
+            rounds=self._rounds,
         )
 
     def _start_observers(self, revision: Revision) -> None:
         assert self._service is not None, "used after the start only"  # noqa: S101 - set by `start`
         revision.hearing = _relay_notifications(self._service, revision.backends.upstreams)
-        revision.backends.upstreams.start_probes()
+        revision.backends.upstreams.start_probes(self._rounds)
         if self._metering is not None:
             self._metering.observe_connections(revision.backends.upstreams)
-        revision.renewing = AcceptedChangePoller(revision.assembled, lambda: self._request_renewal(revision))
+        revision.renewing = AcceptedChangePoller(
+            revision.assembled, lambda: self._request_renewal(revision), self._rounds
+        )
         revision.renewing.start(revision.backends.upstreams)
 
     def _request_renewal(self, revision: Revision) -> None:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Literal, Protocol
@@ -29,7 +30,7 @@ from gateway.mcp import (
     Era,
     Json,
 )
-from gateway.model import BackendError, OutboundRequest, Principal
+from gateway.model import CURRENT_REFRESH, BackendError, OutboundRequest, Principal
 
 DEFAULT_CONCURRENCY: Final = 32
 MAX_QUEUE: Final = 64
@@ -96,6 +97,8 @@ MAX_WARNINGS: Final = 20
 _WARNING_PERIOD: Final = 60.0
 
 _log: Final = logging.getLogger(__name__)
+_OWN_REQUEST: Final[ContextVar[tuple[str, OutboundRequest] | None]] = ContextVar("own_request", default=None)
+"""Method and trace of the request of the gateway itself that is being sent. Tasks that it starts send others."""
 
 
 class ServerRequestHandler(Protocol):
@@ -229,11 +232,12 @@ class UpstreamConnection(ABC):
             if exchange is not None:  # requests of the gateway itself do not wait
                 await self.slots.acquire()
             try:
+                send = self._request if exchange is not None or CURRENT_REFRESH.get() is None else self._trace_request
                 if timeout is None:
-                    result = await self._request(method, params or {}, exchange)
+                    result = await send(method, params or {}, exchange)
                 else:
                     async with _time_limit(timeout):
-                        result = await self._request(method, params or {}, exchange)
+                        result = await send(method, params or {}, exchange)
             finally:
                 if exchange is not None:
                     self.slots.release()
@@ -246,6 +250,31 @@ class UpstreamConnection(ABC):
         self.health.record_success()
         if self.metered is not None:
             self.metered(self, method, params or {}, monotonic() - started_at, result)
+        return result
+
+    async def _trace_request(
+        self, method: str, params: Mapping[str, Any], exchange: ServerRequestHandler | None
+    ) -> Json:
+        """Send a request of the gateway itself, traced as a part of the current round."""
+        tracer, (host, port) = CURRENT_REFRESH.get(), self.peer or (None, None)
+        hop = None if tracer is None else tracer.mcp(method, host=host, port=port)
+        if hop is None:
+            return await self._request(method, params, exchange)
+        token = _OWN_REQUEST.set((method, hop))
+        try:
+            result = await self._request(
+                method, {**params, "_meta": {**params.get("_meta", {}), **hop.fields}}, exchange
+            )
+        except RemoteError as error:
+            hop.end(code=error.number)
+            raise
+        except BaseException as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            hop.end(error=error.word if isinstance(error, BackendError) else ("failed", "cancelled")[is_cancelled])
+            raise
+        finally:
+            _OWN_REQUEST.reset(token)
+        hop.end()
         return result
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
@@ -355,6 +384,8 @@ class UpstreamConnection(ABC):
         self, id: int, method: str, params: Mapping[str, Any], exchange: ServerRequestHandler | None, *, era: Era
     ) -> dict[str, Any]:
         hop: OutboundRequest | None = getattr(exchange, "hop", None)  # of a traced call
+        if exchange is None and (own := _OWN_REQUEST.get()) is not None and own[0] == method:
+            hop = own[1]
         if hop is not None:
             hop.identify(id, None if self.introduction is None else self.introduction.version)
         meta = self._meta(params, id, exchange, era=era)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
@@ -64,10 +64,11 @@ class Upstreams:
         for connection in self._connections.values():
             connection.propagate = propagate
 
-    def start_probes(self) -> None:
-        """Connect to every server and probe each periodically."""
+    def start_probes(self, rounds: Callable[[str], AbstractContextManager[Any]] = nullcontext) -> None:
+        """Connect to every server and probe each periodically, each time within one of the `rounds`."""
         for connection in self._connections.values():
-            self._watching.append(asyncio.create_task(self._probe_forever(connection, self._health[connection.name])))
+            probing = self._probe_forever(connection, self._health[connection.name], rounds)
+            self._watching.append(asyncio.create_task(probing))
 
     async def probe(self, name: str) -> None:
         """Probe one server now."""
@@ -104,9 +105,12 @@ class Upstreams:
         left_out = [{"name": name, "state": "left out", "lastError": reason} for name, reason in self._unusable.items()]
         return sorted([*known, *left_out], key=lambda each: str(each["name"]))
 
-    async def _probe_forever(self, connection: UpstreamConnection, health: HealthPolicy) -> None:
+    async def _probe_forever(
+        self, connection: UpstreamConnection, health: HealthPolicy, rounds: Callable[[str], AbstractContextManager[Any]]
+    ) -> None:
         while True:
-            await probe_once(connection, health)
+            with rounds(connection.name):
+                await probe_once(connection, health)
             await asyncio.sleep(health.every)
 
 

@@ -32,6 +32,8 @@ from gateway.registries import Snapshot
 from gateway.storage import StoredCall
 
 _STARTED: Final = "call-started"
+_DECIDED: Final = (_STARTED, "call-decided")
+"""Entries that are written as soon as a call is decided. The others are written at the end of what ran."""
 _ENDS: Final = ("call-settled", "call-decided", "call-unknown")
 
 
@@ -118,10 +120,9 @@ def _gates(call: StoredCall, entries: Sequence[Mapping[str, Any]]) -> Iterator[T
         "observed": decision.get("observed"),
         "because": call.because,
     }
-    at = next((each for each in entries if each["event"] == _STARTED), decided)
-    yield TraceNode(
-        "gate", str(decision.get("reason")), decision.get("effect"), after=_after(call, at["at"]), details=details
-    )
+    at = next((each["at"] for each in entries if each["event"] in _DECIDED), None)
+    after = None if at is None else _after(call, at)
+    yield TraceNode("gate", str(decision.get("reason")), decision.get("effect"), after=after, details=details)
 
 
 def _approval(approval: ApprovalRecord, call: StoredCall) -> TraceNode:

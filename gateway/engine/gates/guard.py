@@ -148,9 +148,11 @@ class CallGuard:
         call.definition = self.definition
         since = time_ns()
         try:
-            self.authorize(call)
-            if call.seen is not None:
-                call.seen.record_step("authorise", since=since)
+            try:
+                self.authorize(call)
+            finally:
+                if call.seen is not None:
+                    call.seen.record_step("authorise", since=since, is_cached=call.is_decision_cached)
             if self.remote_name is not None:
                 await self.wait_for_comparison(call)
             if refuse is not None:
@@ -180,7 +182,7 @@ class CallGuard:
         if self.remote_name is not None:
             self._refuse_blocked(call, self.remote_name)
         decision = self.access.permits(call.principal, self.catalogue, target)
-        call.row = decision.row
+        call.row, call.is_decision_cached = decision.row, decision.is_cached
         if not decision.allowed:
             call.set_decision("deny", "not-permitted", decision.reason)
             raise NotPermitted()
@@ -201,9 +203,11 @@ class CallGuard:
     async def check(self, call: Call, args: Mapping[str, Any]) -> LimitClaim | None:
         """Allow the call or raise. It is counted in the turn from the moment the rules were evaluated."""
         since = time_ns()
-        outcome = await self._reserve(call, args)
-        if call.seen is not None and self.rules:
-            call.seen.record_step("rules", since=since)
+        try:
+            outcome = await self._reserve(call, args)
+        finally:
+            if call.seen is not None and self.rules:
+                call.seen.record_step("rules", since=since)
         memory = call.turn_state
         counted: LimitClaim | None = None
         try:

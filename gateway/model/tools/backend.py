@@ -4,6 +4,7 @@ The composition root decides which classes and libraries implement it.
 """
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -50,8 +51,11 @@ class OutboundTracer(Protocol):
         """Make the call the current span of this context. The returned function undoes that."""
         ...
 
-    def record_step(self, name: str, *, since: int) -> None:
-        """Record a stage or a wait of the call that ends now. `since` is in nanoseconds since 1970."""
+    def record_step(self, name: str, *, since: int, is_cached: bool | None = None) -> None:
+        """Record a stage or a wait of the call that ends now. `since` is in nanoseconds since 1970.
+
+        `is_cached`: whether its result is that of an earlier call, if that is known.
+        """
         ...
 
     def record_failure(self, error: BaseException) -> None:
@@ -65,6 +69,22 @@ class OutboundTracer(Protocol):
     def mcp(
         self, method: str, *, tool: str, upstream: str, host: str | None = None, port: int | None = None
     ) -> OutboundRequest | None: ...
+
+
+class RefreshTracer(Protocol):
+    """A tracer of the requests that the gateway sends to an upstream by itself, without a call."""
+
+    def http(self, method: str, *, scheme: str, host: str, port: int) -> OutboundRequest | None: ...
+
+    def mcp(self, method: str, *, host: str | None = None, port: int | None = None) -> OutboundRequest | None: ...
+
+    def end(self, error: str | None = None) -> None:
+        """End the round; `error` is one word for a failure."""
+        ...
+
+
+CURRENT_REFRESH: Final[ContextVar[RefreshTracer | None]] = ContextVar("current_refresh", default=None)
+"""The round that asks an upstream now, if it is traced."""
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ resolved here and passed as one set: Casbin's role manager would cache every unk
 import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from threading import Lock
 from typing import Any, Final
@@ -104,7 +105,7 @@ class CasbinAuthoriser:
         verdict = enforcer.enforce(who, request.catalogue, request.object, request.action, request.tier)
         matching = [row for row in rows if is_within_tier(request.tier, row.tier.text, self._ranks)]
         decision = explain_decision(verdict, matching)
-        self._remembered.put(request, decision)
+        self._remembered.put(request, replace(decision, is_cached=True))
         return decision
 
     def _refusal(self, request: AccessRequest) -> str | None:

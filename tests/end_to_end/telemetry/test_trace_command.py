@@ -58,6 +58,7 @@ async def test_plain_call_is_one_branch(tmp_path: Path) -> None:
     assert (turn["kind"], turn["catalogue"], turn["subject"]) == ("turn", "desk", "user:ana")
     assert (call["kind"], call["name"], call["outcome"]) == ("call", "plain", "ok")
     assert (gate["kind"], gate["reason"], gate["outcome"]) == ("gate", "permitted", "allow")
+    assert "afterMs" not in gate  # its one entry is written at its end
     assert (backend["kind"], backend["name"], backend["outcome"]) == ("backend", "http", "ok")
     assert backend["bytes"] > 0
     assert call["tookMs"] >= backend["tookMs"] >= 0
@@ -91,6 +92,9 @@ async def test_held_call_is_drawn_with_the_one_that_went_on(tmp_path: Path) -> N
     assert nodes(calls[0], "backend") == []
     [backend] = nodes(calls[1], "backend")
     assert (backend["outcome"], backend["startOnRecord"]) == ("ok", True)
+    [refused], [allowed] = [nodes(call, "gate") for call in calls]
+    assert "afterMs" in refused
+    assert allowed["afterMs"] == backend["afterMs"] <= calls[1]["tookMs"]  # the decision lets it start
     assert "decision user:liz  grant" in text
     assert "\x1b" not in text
 
