@@ -146,13 +146,8 @@ class CallGuard:
         `refuse` raises while the backend must not be called.
         """
         call.definition = self.definition
-        since = time_ns()
         try:
-            try:
-                self.authorize(call)
-            finally:
-                if call.seen is not None:
-                    call.seen.record_step("authorise", since=since, is_cached=call.is_decision_cached)
+            self._authorize_and_time(call)
             if self.remote_name is not None:
                 await self.wait_for_comparison(call)
             if refuse is not None:
@@ -170,6 +165,14 @@ class CallGuard:
             if call.decision == "allow":  # the last decision did not refuse: a check failed
                 call.set_decision("deny", "check-failed", call.error)
             raise
+
+    def _authorize_and_time(self, call: Call) -> None:
+        since = time_ns()
+        try:
+            self.authorize(call)
+        finally:
+            if call.seen is not None:
+                call.seen.record_step("authorise", since=since, is_cached=call.is_decision_cached)
 
     def authorize(self, call: Call) -> None:
         """Raise unless the caller may have what they request now. Every handler does this first."""

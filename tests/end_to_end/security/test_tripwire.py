@@ -177,7 +177,7 @@ async def test_no_backend_runs_without_a_decision_for_that_very_call(tmp_path: P
 def mutate_publish(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`publish` with a copy of the handlers whose gate makes no check."""
     source = Path(str(gating.__file__)).read_text(encoding="utf-8")
-    without, count = re.subn(r"^ +self\.authorize\(call\)\n(?= +if call\.seen)", "", source, flags=re.MULTILINE)
+    without, count = re.subn(r"^ +self\._authorize_and_time\(call\)\n", "", source, flags=re.MULTILINE)
     assert count == 1, "the gate authorises in exactly one line before it decides"
     _load_module("gates_that_ask_nobody", without, monkeypatch)
     handling = Path(str(handlers.__file__)).read_text(encoding="utf-8")
