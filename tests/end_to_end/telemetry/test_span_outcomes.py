@@ -1,4 +1,4 @@
-"""Calls of every outcome, as trees of spans: limited, refused, failing, cancelled, continued, held, in two workers."""
+"""Calls of every outcome, as trees of spans: limited, refused, failing, cancelled, continued, held, with workers."""
 
 import asyncio
 from collections import Counter
@@ -237,7 +237,8 @@ async def test_a_held_call_its_approval_and_the_call_that_continues_it(tmp_path:
     assert decision.address in by_name[2]["gate money"].links
 
 
-async def test_a_turn_that_two_workers_serve(tmp_path: Path) -> None:
+async def test_a_turn_at_a_gateway_with_two_workers(tmp_path: Path) -> None:
+    """The system chooses the worker of each request: usually both have some, and the tree is the same if not."""
     async with start_collector() as collector, start_call_counter() as backend:
         project = write(tmp_path / "p", wait_for_spans(approval_client(backend.port, rules=[rule("money", HELD)])))
         env = {**environ_of(PEOPLE), **sending_to(collector)}
@@ -257,7 +258,6 @@ async def test_a_turn_that_two_workers_serve(tmp_path: Path) -> None:
 
     spans = collector.spans
     assert_no_orphan(spans)
-    assert len({each.resource["process.pid"] for each in spans}) == 2
     [opened] = collector.of("turn")
     assert opened[names.TURN_ID] == turn
     per_trace = Counter(each.trace for each in spans if each.kind == "SERVER")
