@@ -134,9 +134,11 @@ def test_first_row_by_file_and_line_is_named() -> None:
 def test_same_question_gets_the_same_answer_from_memory() -> None:
     authoriser = CasbinAuthoriser(EXAMPLE, ranks=TIERS)
 
-    first = authoriser.decide(make_request("user:ana", on="tool:ticket_create"))
+    first, again, later = [authoriser.decide(make_request("user:ana", on="tool:ticket_create")) for _ in range(3)]
 
-    assert authoriser.decide(make_request("user:ana", on="tool:ticket_create")) is first
+    assert again == first
+    assert later is again
+    assert (first.is_cached, again.is_cached) == (False, True)
 
 
 def test_each_subject_holds_the_same_however_many_ask_in_between() -> None:
@@ -163,7 +165,7 @@ def test_small_memory_changes_no_answer(size: int) -> None:
 def test_memory_keeps_what_is_asked_again_and_drops_the_rest() -> None:
     authoriser = CasbinAuthoriser(EXAMPLE, ranks=TIERS, cache_size=4)
     often, once = make_request("user:ana", on="tool:often"), make_request("user:ana", on="tool:once")
-    first, other = authoriser.decide(often), authoriser.decide(once)
+    _, _, first, other = [authoriser.decide(each) for each in (often, once, often, once)]
 
     for number in range(10):
         authoriser.decide(make_request("user:ana", on=f"tool:t{number}"))
