@@ -289,6 +289,15 @@ async def test_refusal_names_the_rule_and_takes_no_place_in_the_turn(
     assert call.error == ("E_RULE_DENIED" if decision == "deny" else "E_RULE_HELD")
 
 
+async def test_rate_that_only_observes_is_named_by_a_call_above_it(tmp_path: Path) -> None:
+    watching = replace(rule("watch", RateCheck(1, HOUR)), mode="observe")
+    async with desk(tmp_path, watching) as found:
+        first, second = [await found.call() for _ in range(2)]
+
+    assert (first.observed, second.observed) == ((), ("watch",))
+    assert len(found.ran) == 2
+
+
 async def test_rules_that_allow_are_named_and_those_that_observe_are_kept(tmp_path: Path) -> None:
     async with desk(tmp_path, FixedCheck("allow")) as found:
         observing = replace(rule("watch", FixedCheck("deny")), mode="observe")

@@ -58,6 +58,19 @@ async def test_one_that_is_over_begins_anew_and_one_in_use_goes_on(
     assert anew.state.flags == set()
 
 
+async def test_process_that_prolongs_a_shared_one_learns_what_others_saw(tmp_path: Path) -> None:
+    async with running(tmp_path, Plan()) as gateway:
+        one, other = (ImplicitTurns(gateway.store, are_shared=True) for _ in range(2))
+        here = await one.of(ANA, "desk", REVISION, 50_000)
+        there = await other.of(ANA, "desk", REVISION, IDLE)
+        there.state.record_read(READ)
+        await SharedTurnState(gateway.store).keep(there)
+        again = await one.of(ANA, "desk", REVISION, IDLE)  # the store extends it
+
+    assert again is here
+    assert here.state.flags == {"untrusted-output"}
+
+
 async def test_only_so_many_are_kept_in_memory(tmp_path: Path) -> None:
     async with running(tmp_path, Plan()) as gateway:
         turns = ImplicitTurns(gateway.store, are_shared=False, most=2)

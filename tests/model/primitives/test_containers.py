@@ -1,6 +1,7 @@
 """Registry: dotted paths, isolation on both sides, and hostile paths or values."""
 
 from collections import OrderedDict, defaultdict, namedtuple
+from copy import copy, deepcopy
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidInitialRegistryValue
 from gateway.model.primitives.canonical_json import MAX_DEPTH
-from gateway.model.primitives.containers import MAX_LIST_INDEX, DottedDict, deep_copy_containers
+from gateway.model.primitives.containers import MAX_LIST_INDEX, DottedDict, deep_copy_containers, freeze
 
 Pair = namedtuple("Pair", "left right")
 
@@ -381,3 +382,11 @@ def test_what_was_set_last_can_be_read(settings_made: list[tuple[str, Any]]) -> 
         assert registry.has(path)
 
     assert DottedDict(registry.all()).all() == registry.all()
+
+
+def test_copies_of_what_is_frozen_are_the_same_object() -> None:
+    frozen = freeze({"list": [1, {"a": 2}]})
+
+    for each in (frozen, frozen["list"], frozen["list"][1]):
+        assert copy(each) is each
+        assert deepcopy(each) is each

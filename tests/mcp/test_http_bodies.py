@@ -1,8 +1,16 @@
-"""The framing of chunked bodies is bounded, whatever it consists of."""
+"""The framing of chunked bodies is bounded, whatever it consists of, and so are events."""
 
 import pytest
 
-from gateway.mcp.http_bodies import FRAMING_PER_BYTE, MAX_FRAMING, MAX_TRAILERS, ChunkFraming, FramingTooLarge
+from gateway.mcp.http_bodies import (
+    FRAMING_PER_BYTE,
+    MAX_FRAMING,
+    MAX_TRAILERS,
+    ChunkFraming,
+    FramingTooLarge,
+    SseReader,
+)
+from gateway.model import BackendError
 
 
 def test_plain_chunks_go_on_for_ever_however_small_they_are() -> None:
@@ -42,3 +50,11 @@ def test_trailer_that_does_not_end_is_bounded_after_any_body() -> None:
     framing.count_received(MAX_TRAILERS)
     with pytest.raises(FramingTooLarge, match="trailers"):
         framing.count_received(1)
+
+
+def test_event_of_many_lines_is_bounded_like_one_of_a_single_line() -> None:
+    [event] = SseReader(12).events(b"data: 12345\ndata: 12345\n\n")
+
+    assert event.data == b"12345\n12345"
+    with pytest.raises(BackendError):
+        list(SseReader(12).events(b"data: 12345\ndata: 123456\n\n"))
