@@ -129,7 +129,11 @@ async def start_collector() -> AsyncIterator[Collector]:
     try:
         yield collector
     finally:
+        for _ in range(3):  # the runner does not know connections that were accepted just now
+            await asyncio.sleep(0)
         await runner.cleanup()
+        for _ in range(3):  # connections are gone in the next turn of the loop
+            await asyncio.sleep(0)
 
 
 def wait_for_spans(documents: Sequence[Document], **spec: Any) -> list[Document]:
