@@ -136,6 +136,11 @@ class ExceededLimit:
     limit: Limit
     retry_after: timedelta
 
+    @property
+    def seconds(self) -> int:
+        """The time left to wait, rounded up."""
+        return max(1, ceil(self.retry_after.total_seconds()))
+
 
 class LimitReservation(NamedTuple):
     """The result for one call: counted by every limit in `taken`, or by none because of those in `exceeded`.
@@ -194,7 +199,7 @@ class LimitExceeded(Refused):
     def __init__(self, exceeded: ExceededLimit) -> None:
         limit = exceeded.limit
         kind = "rate" if isinstance(limit, RateLimit) else "quota"
-        self.seconds = max(1, ceil(exceeded.retry_after.total_seconds()))
+        self.seconds = exceeded.seconds
         what = (
             f"{limit.limit} calls"
             if isinstance(limit, RateLimit) or limit.counts == "calls"

@@ -87,9 +87,8 @@ class CallLimits:
         held = {rule.name for rule in self._rules if getattr(rule.check, "on_exhausted", "deny") == "hold"}
         is_held = all(each.limit.rule in held for each in taken.exceeded)
         call.set_decision("hold" if is_held else "deny", f"{kind}-exceeded", rule.name)
-        refusal = LimitExceeded(worst)
-        call.limited = {"status": "limited", "kind": kind, "rule": rule.name, "retryAfter": refusal.seconds}
-        raise refusal
+        call.limited = {"status": "limited", "kind": kind, "rule": rule.name, "retryAfter": worst.seconds}
+        raise LimitExceeded(worst)  # in no variable: an exception refers to the frame that raises it
 
     def _rule_of(self, exceeded: ExceededLimit) -> GateRule:
         name = _rule_name(exceeded.limit)

@@ -413,10 +413,13 @@ class CallGuard:
         if isinstance(refusal, ApprovalPending):
             call.set_decision("hold", "approval-pending", held_by)
             call.pending = build_pending_data(refusal)
-            raise refusal
-        if refusal is not None:
+        elif refusal is not None:
             call.set_decision("deny", _AGAINST.get(status.state, "approval-mismatch"), held_by)
-            raise refusal
+        if refusal is not None:
+            try:
+                raise refusal
+            finally:
+                del refusal  # an exception refers to the frame that raises it
 
     async def _request_approvals(
         self,

@@ -58,7 +58,10 @@ class LoopGuard:
                 "use what it answered, or call with other arguments"
             )
             ctx.emit_warning("loop-stopped", error.message, error)
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # an exception refers to the frame that raises it
 
     async def __call__(self, ctx: CallContext, next: Next) -> None:
         """Check the proposed calls, counting equal ones among them."""

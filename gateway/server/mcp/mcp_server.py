@@ -289,9 +289,7 @@ class McpServer:
         )
 
     def render_lost(self, error: Exception, course: Course, version: str = STATELESS_VERSION) -> bytes:
-        """Return the result of a call that raised after its tool began. Every other error is raised again."""
-        if not course.has_begun or isinstance(error, ProtocolError):
-            raise error
+        """Return the result of a call that raised after its tool began, as `is_lost` says."""
         if not isinstance(error, OutcomeLost):
             _log.error("a call has run, but its outcome cannot be rendered", exc_info=error)
             error = OutcomeLost(course)
@@ -322,6 +320,8 @@ class McpServer:
             )
             return self.render_result(await self.contents.render(settled), settled, client, version), settled
         except Exception as error:
+            if not is_lost(error, course):
+                raise
             return self.render_lost(error, course, version), None
 
     def count_request(
@@ -355,6 +355,13 @@ class McpServer:
             data = {"requiredCapabilities": client.missing}
             raise ProtocolError(MISSING_CAPABILITY, "the client lacks a capability that the tool needs", data)
         return build_call_result(content, settled, version, self.meta if version == STATELESS_VERSION else {})
+
+
+def is_lost(error: Exception, course: Course) -> bool:
+    """Whether a call that raised may have run its tool. Its caller raises any other error again where it caught it:
+    a function that raises its argument leaves a reference cycle.
+    """
+    return course.has_begun and not isinstance(error, ProtocolError)
 
 
 def observe_request(

@@ -35,6 +35,7 @@ from gateway.server.mcp.mcp_server import (
     McpServer,
     get_meta_text,
     get_progress_token,
+    is_lost,
     observe_request,
     parse_call,
     to_protocol_error,
@@ -231,6 +232,8 @@ class StatelessProtocol:
             )
             content = await served.contents.render(settled)
         except Exception as error:
+            if not is_lost(error, course):
+                raise
             return served.render_lost(error, course)
         if settled.unconfirmed is not None:
             bound = build_state_binding(principal, served.catalogue, request.method, params)
