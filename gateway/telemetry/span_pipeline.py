@@ -122,6 +122,9 @@ def withdraw(provider: TracerProvider) -> None:
         found.target = None
 
 
+MOST_WAITING_SPANS: Final = 1_000
+"""Spans of a request that wait until it is decided whether they are kept; later ones are dropped."""
+
 _EMPTY: Final = Context()
 _SAMPLES_ALL: Final = frozenset(each.get_description() for each in (ALWAYS_ON, DEFAULT_ON))
 
@@ -147,7 +150,8 @@ class TailSampling(SynchronousMultiSpanProcessor):
         if ours is not None and not ours.group.is_kept:
             group = ours.group
             if self._always.isdisjoint(ours.why):
-                group.waiting.append(span)
+                if len(group.waiting) < MOST_WAITING_SPANS:
+                    group.waiting.append(span)
                 return
             group.is_kept = True
             for each in group.waiting:

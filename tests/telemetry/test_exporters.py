@@ -17,15 +17,16 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from gateway.telemetry.export.delivery import FLUSH_SECONDS, ExportFailed, JsonLinesExporter, Transport
 from gateway.telemetry.export.otlp_exporters import OtlpSpanExporter, SpanEncoder
 from gateway.telemetry.export.otlp_transports import OtlpGrpc, OtlpHttp
-from gateway.telemetry.finished_span import INTERNAL, KEPT, FinishedSpan, SpanContent
+from gateway.telemetry.finished_span import INTERNAL, KEPT, FinishedSpan, SpanContent, SpanGroup
 from gateway.telemetry.settings import (
     BatchSettings,
     InvalidTelemetry,
     OtlpExporterSettings,
+    SamplingSettings,
     Signal,
     TelemetrySettings,
 )
-from gateway.telemetry.span_pipeline import SpanQueue
+from gateway.telemetry.span_pipeline import MOST_WAITING_SPANS, SpanQueue, TailSampling
 from gateway.telemetry.spans import SpanPosition
 from tests.support.finished_spans import open_pipeline
 
@@ -218,6 +219,15 @@ async def test_a_fault_of_ours_ends_one_batch_and_not_the_sending(caplog: pytest
     await close(sending)
 
     assert sending.dropped == {"failed": 1}
+
+
+def test_only_so_many_spans_of_a_request_wait_for_its_end() -> None:
+    tail, group = TailSampling(SamplingSettings(0.0)), SpanGroup()
+    at = SpanPosition((b"\1" * 16, b"\2" * 8), group)
+    for _ in range(MOST_WAITING_SPANS + 10):
+        tail.on_end(FinishedSpan(PIPELINE, at, "s", INTERNAL, (1, 2), SpanContent([{}])))
+
+    assert len(group.waiting) == MOST_WAITING_SPANS
 
 
 async def test_lines_of_a_file_are_requests_in_json(tmp_path: Path) -> None:
