@@ -23,7 +23,7 @@ from gateway.errors import (
     message_of,
 )
 from gateway.model import CallerChannel, Credential, Principal, Question, UpstreamMeta
-from gateway.policy import Decision, TurnState
+from gateway.policy import Decision, RuleVerdict, TurnState
 from gateway.registries import DeclaredTool, Position
 from gateway.storage import HeldKey, StoredCall
 
@@ -169,8 +169,8 @@ class Call:
     """The place of the policy row that decided, if one did."""
     is_decision_cached: bool | None = None
     """Whether the policy had decided the same before; `None` if it was not asked."""
-    checked: tuple[str, ...] = ()
-    """Rules that allowed the call."""
+    verdicts: tuple[RuleVerdict, ...] = ()
+    """The verdicts of the rules that allowed the call."""
     observed: tuple[str, ...] = ()
     """Rules that only observe and would have refused."""
     approvals: Sequence[ApprovalRecord] = ()
@@ -228,6 +228,11 @@ class Call:
         if self.own_memory is None:
             self.own_memory = TurnState()
         return self.own_memory
+
+    @property
+    def checked(self) -> tuple[str, ...]:
+        """Rules that allowed the call."""
+        return tuple(each.rule.name for each in self.verdicts)
 
     def set_decision(self, decision: Decision, reason: str, because: str | None) -> None:
         self.decision, self.reason, self.because = decision, reason, because

@@ -7,10 +7,10 @@ Rates and quotas are counted when the call is made.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from gateway.errors import NotPermitted, ValidationException
 from gateway.model import CONFIG_OBJECT, Principal, Schema, fingerprint_of, to_microseconds
@@ -37,11 +37,13 @@ StepName = Literal["audience", "tool", "arguments", "tier", "lifecycle", "policy
 STEPS: Final[tuple[StepName, ...]] = ("audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates")
 
 
+_MOST_CALLERS: Final = 1024
+"""Number of callers whose rights are cached."""
+
 _log: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AccessQuestion:
+class AccessQuestion(NamedTuple):
     """The call to decide about. `tool` is the advertised name, `memory` the state of the turn, if there is one.
 
     `fingerprint` identifies the call within its turn; by default it is computed from tool and arguments. `of` is the
@@ -53,7 +55,7 @@ class AccessQuestion:
     catalogue: str
     tool: str
     at: datetime
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, Any] = {}
     memory: TurnState | None = None
     fingerprint: str | None = None
     of: str | None = None
@@ -108,6 +110,15 @@ class ToolVisibility:
     decision: AccessDecision
 
 
+class CallerRights(NamedTuple):
+    """What every decision about one caller needs: their names with all roles, and who they are to conditions."""
+
+    held: frozenset[str]
+    catalogues: frozenset[str]
+    """The catalogues whose audience they are in."""
+    facts: Mapping[str, Any]
+
+
 class Access:
     """Access decisions for one snapshot and its authoriser. Immutable except for its caches."""
 
@@ -117,13 +128,14 @@ class Access:
         self._ranks = snapshot.ranks
         self._schemas: dict[str, Schema] = {}
         self._seen_tools: dict[str, tuple[Requested, Mapping[str, Any]]] = {}
+        self._rights: dict[tuple[str, frozenset[str], str | None], CallerRights] = {}
 
     def decide_call(self, call: AccessQuestion) -> AccessAnswer:
         """Run the steps up to the first refusal."""
         catalogue = self.snapshot.catalogues.get(call.catalogue)
-        held = self._find_roles(call.principal)
-        steps = [_audience(catalogue, call.catalogue, held=held)]
-        if catalogue is None or held is None or _is_refused(steps):
+        rights = self._find_rights(call.principal)
+        steps = [_audience(catalogue, call.catalogue, held=None if rights is None else rights.held)]
+        if catalogue is None or rights is None or _is_refused(steps):
             return _refusal(steps)
         tool = self.find_requested(call)
         steps.append(self._tool(call, tool))
@@ -137,7 +149,7 @@ class Access:
             steps.append(ask(call, tool))
         if _is_refused(steps):
             return _refusal(steps)
-        scope = self._scope(call, tool, arguments=arguments, held=held)
+        scope = self._scope(call, tool, arguments=arguments, rights=rights)
         return self._gates(call, tool, scope=scope, steps=steps)
 
     def find_requested(self, call: AccessQuestion) -> DeclaredTool | Query | None:
@@ -165,8 +177,7 @@ class Access:
     ) -> list[ToolVisibility]:
         """Return every tool with its decision, including denied ones; tools hidden from all callers are left out."""
         found = self.snapshot.catalogues.get(catalogue)
-        held = self._find_roles(principal)
-        if found is None or _audience(found, catalogue, held=held).decision != "allow":
+        if found is None or not self.is_in_audience(principal, catalogue):
             return []
         asked = found.tools if names is None else names
         named = [(name, self.snapshot.tool_in(catalogue, name)) for name in asked if name not in found.hidden]
@@ -181,10 +192,11 @@ class Access:
 
         Listings and calls both use this decision, so neither reveals more than the other.
         """
-        discovery = self.decide_action(principal, "discover", catalogue, tool)
+        object, tier = tool.object, tool.trust.tier.name
+        discovery = self._decide(principal, "discover", catalogue, object, tier)
         if discovery.allowed or discovery.row is not None:
             return discovery
-        invocation = self.decide_action(principal, "invoke", catalogue, tool)
+        invocation = self._decide(principal, "invoke", catalogue, object, tier)
         return invocation if invocation.allowed or invocation.row is not None else discovery
 
     def decide_definition(self, principal: Principal, *, catalogue: str, offer: DeclaredDefinition) -> AccessDecision:
@@ -203,8 +215,8 @@ class Access:
 
     def is_in_audience(self, principal: Principal, catalogue: str) -> bool:
         """Whether the caller is in the catalogue's audience."""
-        found, held = self.snapshot.catalogues.get(catalogue), self._find_roles(principal)
-        return found is not None and held is not None and not found.audience.isdisjoint(held)
+        rights = self._find_rights(principal)
+        return rights is not None and catalogue in rights.catalogues
 
     def can_administer(self, principal: Principal) -> bool:
         """Whether a row in any catalogue allows the caller to `administer` the object `config`."""
@@ -216,7 +228,7 @@ class Access:
 
     def _does_to_config(self, principal: Principal, action: str) -> bool:
         """Whether a row in any catalogue allows the caller this action on the object `config`."""
-        if self._find_roles(principal) is None:
+        if self._find_rights(principal) is None:
             return False
         tier = min(self.snapshot.tiers.values(), key=lambda each: each.rank).name
         return any(
@@ -237,7 +249,7 @@ class Access:
     def permits(self, principal: Principal, catalogue: str, target: Requested) -> AccessDecision:
         """Whether the policy allows the caller what they request. Every handler checks this first."""
         if isinstance(target, DeclaredTool):
-            return self.decide_action(principal, "invoke", catalogue, target)
+            return self._decide(principal, "invoke", catalogue, target.object, target.trust.tier.name)
         if isinstance(target, Query):
             return self.reads(principal, catalogue, target)
         return self.decide_definition(principal, catalogue=catalogue, offer=target)
@@ -312,10 +324,10 @@ class Access:
 
         The call's arguments are already validated. The caller acquires `GateOutcome.limits` if the decision is allow.
         """
-        held = self._find_roles(call.principal)
-        if held is None:  # no rule can be evaluated without the caller's roles
+        rights = self._find_rights(call.principal)
+        if rights is None:  # no rule can be evaluated without the caller's roles
             raise NotPermitted()
-        scope = self._scope(call, tool, arguments=call.args, held=held)
+        scope = self._scope(call, tool, arguments=call.args, rights=rights)
         return evaluate_rules(rules, scope, may=self._may(call, tool))
 
     def taint_of_tool(self, tool: Requested) -> Taint:
@@ -359,16 +371,14 @@ class Access:
         return GateRule(f"class:{artifact.name}", Selector(tools=(tool.name,)), check, artifact.position)
 
     def _scope(
-        self, call: AccessQuestion, tool: Requested, *, arguments: Mapping[str, Any], held: frozenset[str]
+        self, call: AccessQuestion, tool: Requested, *, arguments: Mapping[str, Any], rights: CallerRights
     ) -> ConditionScope:
-        principal = call.principal
-        roles = sorted(held - {principal.subject})
-        caller = {"subject": principal.subject, "roles": roles, "tenant": principal.tenant}
         turn = TurnState() if call.memory is None else call.memory
         sightings = call.sightings
         if sightings is None:
             sightings = dict.fromkeys(turn.flags, to_microseconds(call.at))
-        return ConditionScope(arguments, caller, self._facts(tool), turn, call.at, fingerprint_of_call(call), sightings)
+        fingerprint = fingerprint_of_call(call) if call.fingerprint is None else call.fingerprint
+        return ConditionScope(arguments, rights.facts, self._facts(tool), turn, call.at, fingerprint, sightings)
 
     def _facts(self, tool: Requested) -> Mapping[str, Any]:
         """Return the tool as conditions see it; cached, because it is the same for every call."""
@@ -400,19 +410,30 @@ class Access:
             _log.exception("the authoriser failed")
             return AccessDecision(False, f"authorisation failed ({type(error).__name__})", is_unanswered=True)
 
-    def _find_roles(self, principal: Principal) -> frozenset[str] | None:
-        """Return the caller's names and roles; `None` if they cannot be determined.
+    def _find_rights(self, principal: Principal) -> CallerRights | None:
+        """Return the rights of a caller; `None` if their roles cannot be determined. Cached: a call needs them often.
 
         A role without the prefix `role:` could be another caller's name and would grant that caller's rights.
         """
-        for role in principal.roles:
-            if not role.startswith("role:"):
-                return None
+        key = (principal.subject, principal.roles, principal.tenant)
+        known = self._rights.get(key)
+        if known is not None:
+            return known
+        if not all(role.startswith("role:") for role in principal.roles):
+            return None
         try:
-            return self.authoriser.roles_of(principal.names)
+            held = self.authoriser.roles_of(principal.names)
         except Exception:  # fail closed
             _log.exception("the authoriser failed")
             return None
+        roles = sorted(held - {principal.subject})
+        facts = {"subject": principal.subject, "roles": roles, "tenant": principal.tenant}
+        catalogues = self.snapshot.catalogues.items()
+        admitted = frozenset(name for name, each in catalogues if not each.audience.isdisjoint(held))
+        if len(self._rights) >= _MOST_CALLERS:
+            self._rights.clear()
+        rights = self._rights[key] = CallerRights(held, admitted, facts)
+        return rights
 
     def _tool(self, call: AccessQuestion, tool: DeclaredTool | Query | None) -> AccessStep:
         """Whether the caller may know of the tool. Only explanations distinguish unknown from hidden tools."""

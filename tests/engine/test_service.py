@@ -71,20 +71,15 @@ async def test_callers_outside_the_audience_find_nothing(tmp_path: Path) -> None
 
 async def test_open_turn_of_a_caller_with_unknown_roles_finds_nothing(tmp_path: Path) -> None:
     class Broken(Grants):
-        is_broken = False
-
         def roles_of(self, names: frozenset[str]) -> frozenset[str]:
-            if self.is_broken:
-                raise RuntimeError("the authoriser is broken")
-            return names
+            raise RuntimeError("the authoriser is broken")
 
     async with running(tmp_path, Plan().tool("echo", "x")) as gateway:
+        turn = await gateway.service.turns.open(ANA, "desk")
         gateway.grants = Broken()
         gateway.publish()
-        turn = await gateway.service.turns.open(ANA, "desk")
-        Broken.is_broken = True
         with pytest.raises(UnknownCatalogue):
-            await gateway.service.call_in_turn(turn, "echo", {})
+            await gateway.service.call_tool(ANA, "desk", "echo", {}, handle=turn.id)
 
 
 async def test_unknown_and_not_visible_are_one_error(tmp_path: Path) -> None:

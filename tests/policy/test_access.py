@@ -73,14 +73,14 @@ def test_allowed_call_takes_every_step(access: Access) -> None:
 
 
 def test_held_call_names_the_rule_and_the_row_that_let_it_get_there(access: Access) -> None:
-    answer = access.decide_call(replace(REFUND, args={"order": "A1", "amount": 900}))
+    answer = access.decide_call(REFUND._replace(args={"order": "A1", "amount": 900}))
 
     assert (answer.decision, answer.because) == ("hold", ExpectedReason("gate", "large-refunds"))
     assert [(Path(row.file).name, row.line) for row in answer.rows] == [("policy.csv", 2)]
 
 
 def test_denied_call_names_the_row(access: Access) -> None:
-    answer = access.decide_call(replace(REFUND, principal=BOT))
+    answer = access.decide_call(REFUND._replace(principal=BOT))
 
     assert refused_at(answer) == "policy"
     assert answer.because == ExpectedReason("policy", "role:agent")
@@ -90,21 +90,21 @@ def test_denied_call_names_the_row(access: Access) -> None:
 @pytest.mark.parametrize(
     ("call", "step"),
     [
-        pytest.param(replace(REFUND, catalogue="nowhere"), "audience", id="unknown-catalogue"),
-        pytest.param(replace(REFUND, catalogue=""), "audience", id="no-catalogue"),
-        pytest.param(replace(REFUND, principal=EVE), "audience", id="stranger"),
-        pytest.param(replace(REFUND, principal=Principal("")), "audience", id="no-name"),
-        pytest.param(replace(REFUND, principal=Principal("*")), "audience", id="pattern-for-a-name"),
-        pytest.param(replace(REFUND, principal=Principal("", frozenset({"role:clerk"}))), "tool", id="roles-only"),
-        pytest.param(replace(REFUND, principal=replace(EVE, roles=frozenset({"user:ana"}))), "audience", id="disguise"),
-        pytest.param(replace(REFUND, tool="nothing"), "tool", id="unknown-tool"),
-        pytest.param(replace(REFUND, tool=""), "tool", id="no-tool"),
-        pytest.param(replace(REFUND, tool="refund_*"), "tool", id="pattern-for-a-tool"),
-        pytest.param(replace(REFUND, args={}), "arguments", id="no-arguments"),
-        pytest.param(replace(REFUND, args={**REFUND.args, "more": 1}), "arguments", id="unknown-argument"),
-        pytest.param(replace(REFUND, args={"order": "A1", "amount": object()}), "arguments", id="no-json"),
-        pytest.param(replace(REFUND, args=NO_MAPPING), "arguments", id="no-mapping"),
-        pytest.param(replace(REFUND, principal=KIM), "policy", id="sees-but-may-not-call"),
+        pytest.param(REFUND._replace(catalogue="nowhere"), "audience", id="unknown-catalogue"),
+        pytest.param(REFUND._replace(catalogue=""), "audience", id="no-catalogue"),
+        pytest.param(REFUND._replace(principal=EVE), "audience", id="stranger"),
+        pytest.param(REFUND._replace(principal=Principal("")), "audience", id="no-name"),
+        pytest.param(REFUND._replace(principal=Principal("*")), "audience", id="pattern-for-a-name"),
+        pytest.param(REFUND._replace(principal=Principal("", frozenset({"role:clerk"}))), "tool", id="roles-only"),
+        pytest.param(REFUND._replace(principal=replace(EVE, roles=frozenset({"user:ana"}))), "audience", id="disguise"),
+        pytest.param(REFUND._replace(tool="nothing"), "tool", id="unknown-tool"),
+        pytest.param(REFUND._replace(tool=""), "tool", id="no-tool"),
+        pytest.param(REFUND._replace(tool="refund_*"), "tool", id="pattern-for-a-tool"),
+        pytest.param(REFUND._replace(args={}), "arguments", id="no-arguments"),
+        pytest.param(REFUND._replace(args={**REFUND.args, "more": 1}), "arguments", id="unknown-argument"),
+        pytest.param(REFUND._replace(args={"order": "A1", "amount": object()}), "arguments", id="no-json"),
+        pytest.param(REFUND._replace(args=NO_MAPPING), "arguments", id="no-mapping"),
+        pytest.param(REFUND._replace(principal=KIM), "policy", id="sees-but-may-not-call"),
     ],
 )
 def test_call_is_refused_at_its_step(access: Access, call: AccessQuestion, step: str) -> None:
@@ -112,7 +112,7 @@ def test_call_is_refused_at_its_step(access: Access, call: AccessQuestion, step:
 
 
 def test_refusal_of_arguments_shows_no_value(access: Access) -> None:
-    answer = access.decide_call(replace(REFUND, args={"order": "A1", "amount": "hunter2"}))
+    answer = access.decide_call(REFUND._replace(args={"order": "A1", "amount": "hunter2"}))
 
     assert refused_at(answer) == "arguments"
     assert "amount" in answer.steps[-1].reason
@@ -138,7 +138,7 @@ def test_tool_in_a_bad_state_is_not_called(access: Access, change: dict[str, Any
 
 
 def test_tool_without_a_known_schema_is_asked_about_with_any_arguments(access: Access) -> None:
-    answer = with_tool(access, input_schema=None).decide_call(replace(REFUND, args={"amount": 20}))
+    answer = with_tool(access, input_schema=None).decide_call(REFUND._replace(args={"amount": 20}))
 
     assert answer.decision == "allow"
     assert answer.steps[2].reason == "only the upstream server knows their schema"
@@ -148,7 +148,7 @@ def test_tier_that_cannot_be_called_decides(access: Access) -> None:
     trust = access.snapshot.tools["refund_pay"].trust
     quarantined = replace(trust, tier=access.snapshot.tiers["quarantine"])
 
-    answer = with_tool(access, trust=quarantined).decide_call(replace(REFUND, principal=KIM))
+    answer = with_tool(access, trust=quarantined).decide_call(REFUND._replace(principal=KIM))
 
     assert refused_at(answer) == "tier"
     assert answer.because == ExpectedReason("tier", "quarantine")
@@ -178,8 +178,8 @@ def test_last_day_ends_at_midnight_utc_wherever_the_caller_is(access: Access) ->
     midnight = datetime(2026, 11, 17, tzinfo=UTC)
     west = timezone(timedelta(hours=-8))
 
-    before = deprecated.decide_call(replace(REFUND, at=midnight - timedelta(seconds=1)))
-    after = deprecated.decide_call(replace(REFUND, at=midnight.astimezone(west)))
+    before = deprecated.decide_call(REFUND._replace(at=midnight - timedelta(seconds=1)))
+    after = deprecated.decide_call(REFUND._replace(at=midnight.astimezone(west)))
 
     assert before.decision == "allow"
     assert before.steps[4].reason == "the tool is deprecated"
@@ -212,7 +212,7 @@ def test_empty_catalogue_shows_and_allows_nothing(access: Access, change: dict[s
 def test_catalogue_may_advertise_another_name(access: Access) -> None:
     renamed = with_catalogue(access, tools={"pay": "refund_pay"})
 
-    assert renamed.decide_call(replace(REFUND, tool="pay")).decision == "allow"
+    assert renamed.decide_call(REFUND._replace(tool="pay")).decision == "allow"
     assert refused_at(renamed.decide_call(REFUND)) == "tool"
 
 
@@ -298,7 +298,7 @@ def test_permission_that_a_rule_asks_for_counts_with_its_row(access: Access) -> 
     )
     asking = with_snapshot(access, gates={rule.name: rule})
 
-    permitted = asking.decide_call(replace(REFUND, principal=replace(ANA, roles=frozenset({"role:lead"}))))
+    permitted = asking.decide_call(REFUND._replace(principal=replace(ANA, roles=frozenset({"role:lead"}))))
     refused = asking.decide_call(REFUND)
 
     assert (permitted.decision, sorted(row.line for row in permitted.rows)) == ("allow", [2, 4])
@@ -362,7 +362,7 @@ def test_rule_that_observes_is_reported_and_decides_nothing(access: Access) -> N
     rule = replace(access.snapshot.gates["large-refunds"], mode="observe")
     observing = with_snapshot(access, gates={rule.name: rule})
 
-    answer = observing.decide_call(replace(REFUND, args={"order": "A1", "amount": 900}))
+    answer = observing.decide_call(REFUND._replace(args={"order": "A1", "amount": 900}))
 
     assert (answer.decision, answer.because) == ("allow", ExpectedReason("policy", "role:clerk"))
     assert answer.steps[-1].reason == "no rule applies; 1 only observes"
@@ -383,7 +383,7 @@ def test_rule_that_allows_leaves_the_decision_to_the_policy(access: Access) -> N
 def test_rules_see_what_the_turn_has_seen_and_who_calls(access: Access) -> None:
     memory = TurnState()
     memory.flags.add("egress")
-    call = replace(REFUND, principal=replace(ANA, tenant="acme"), memory=memory)
+    call = REFUND._replace(principal=replace(ANA, tenant="acme"), memory=memory)
 
     scope = access.decide_call(call).scope
 

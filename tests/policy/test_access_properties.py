@@ -215,7 +215,7 @@ def test_order_of_rows_links_and_rules_changes_nothing(
 def test_unknown_names_are_denied(
     strange: dict[str, Any], declared: Snapshot, policy: PolicySet, call: AccessQuestion
 ) -> None:
-    assert ask(declared, policy, replace(call, **strange)).decision == "deny"
+    assert ask(declared, policy, call._replace(**strange)).decision == "deny"
 
 
 @given(snapshots, policies, calls)

@@ -132,20 +132,20 @@ def test_a_query_takes_the_steps_of_a_call(tmp_path: Path) -> None:
     assert [step.name for step in allowed.decide_call(call).steps][-1] == "gates"
     assert allowed.decide_call(call).decision == "allow"
     assert denied.decide_call(call).because == ExpectedReason("policy", "role:clerk")
-    assert denied.decide_call(replace(call, tool="artifact_head", args={"callId": "c"})).decision == "allow"
+    assert denied.decide_call(call._replace(tool="artifact_head", args={"callId": "c"})).decision == "allow"
 
 
 def test_a_query_of_several_tools_needs_to_name_one(tmp_path: Path) -> None:
     access = access_of(load(tmp_path))
     call = AccessQuestion(ANA, "desk", "artifact_grep", NOON, GREP)
     answers = [
-        access.decide_call(each) for each in (call, replace(call, of="nothing"), replace(call, tool="artifact_grpe"))
+        access.decide_call(each) for each in (call, call._replace(of="nothing"), call._replace(tool="artifact_grpe"))
     ]
 
     assert [each.decision for each in answers] == ["deny"] * 3
     assert answers[0].steps[-1].reason == "artifact_grep reads what one of order_read, refund_pay yields; name one"
     assert answers[2].steps[-1].reason == "there is no tool 'artifact_grpe' in desk"
-    only = replace(call, tool="artifact_json_keys", args={"callId": "c"})
+    only = call._replace(tool="artifact_json_keys", args={"callId": "c"})
     assert access.decide_call(only).decision == "allow"
 
 

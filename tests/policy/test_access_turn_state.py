@@ -80,7 +80,7 @@ def test_class_that_was_read_does_not_flow_where_it_must_not(access: Access, flo
     guarded = with_flow(access, **flow)
 
     before = guarded.decide_call(REFUND)
-    after = guarded.decide_call(replace(REFUND, memory=after_reading_an_order(guarded)))
+    after = guarded.decide_call(REFUND._replace(memory=after_reading_an_order(guarded)))
 
     assert decided(before) == ("allow", ExpectedReason("policy", "role:clerk"))
     assert decided(after) == ("deny", ExpectedReason("class", "order"))
@@ -92,7 +92,7 @@ def test_class_that_was_read_does_not_flow_where_it_must_not(access: Access, flo
 def test_class_flows_where_it_may(access: Access, flow: dict[str, Any]) -> None:
     free = with_flow(access, **flow)
 
-    answer = free.decide_call(replace(REFUND, memory=after_reading_an_order(free)))
+    answer = free.decide_call(REFUND._replace(memory=after_reading_an_order(free)))
 
     assert answer.decision == "allow"
     assert not [rule for rule in free.find_rules(free.snapshot.tools["refund_pay"], "desk") if "class" in rule.name]
@@ -103,7 +103,7 @@ def test_handler_is_given_the_flow_with_the_other_rules(access: Access) -> None:
     tool = guarded.snapshot.tools["refund_pay"]
     rules = guarded.find_rules(tool, "desk")
 
-    outcome = guarded.evaluate_rules(replace(REFUND, memory=after_reading_an_order(guarded)), tool, rules)
+    outcome = guarded.evaluate_rules(REFUND._replace(memory=after_reading_an_order(guarded)), tool, rules)
 
     assert [rule.name for rule in rules] == ["class:order", "large-refunds"]
     assert outcome.decided_by is not None
@@ -117,7 +117,7 @@ def test_rule_narrowed_by_taint_holds_only_after_it(access: Access) -> None:
     careful = with_rule(access, when=tainted)
 
     assert careful.decide_call(REFUND).decision == "allow"
-    assert decided(careful.decide_call(replace(REFUND, memory=after_reading_an_order(careful)))) == (
+    assert decided(careful.decide_call(REFUND._replace(memory=after_reading_an_order(careful)))) == (
         "hold",
         ExpectedReason("gate", "large-refunds"),
     )
@@ -129,7 +129,7 @@ def test_denied_call_taints_nothing(access: Access) -> None:
     memory = TurnState()
     memory.record_call(careful.taint_of_tool(careful.snapshot.tools["order_read"]), "deny", at=NOON)
 
-    assert careful.decide_call(replace(REFUND, memory=memory)).decision == "allow"
+    assert careful.decide_call(REFUND._replace(memory=memory)).decision == "allow"
 
 
 def test_loop_counts_the_very_same_call(access: Access) -> None:
@@ -138,9 +138,9 @@ def test_loop_counts_the_very_same_call(access: Access) -> None:
     for _ in range(2):
         memory.reserve_call(call_id("refund_pay", {"order": "A1", "amount": 20}))
 
-    assert looping.decide_call(replace(REFUND, memory=memory)).decision == "deny"
-    assert looping.decide_call(replace(REFUND, memory=memory, args={"order": "A2", "amount": 20})).decision == "allow"
-    assert looping.decide_call(replace(REFUND, memory=memory, fingerprint="another")).decision == "allow"
+    assert looping.decide_call(REFUND._replace(memory=memory)).decision == "deny"
+    assert looping.decide_call(REFUND._replace(memory=memory, args={"order": "A2", "amount": 20})).decision == "allow"
+    assert looping.decide_call(REFUND._replace(memory=memory, fingerprint="another")).decision == "allow"
 
 
 def test_arguments_that_cannot_be_hashed_were_never_called_with(access: Access) -> None:
@@ -150,7 +150,7 @@ def test_arguments_that_cannot_be_hashed_were_never_called_with(access: Access) 
         replace(looping.snapshot, tools={**looping.snapshot.tools, tool.name: tool}), looping.authoriser
     )
 
-    assert open_to_all.decide_call(replace(REFUND, args={"order": object()})).decision == "allow"
+    assert open_to_all.decide_call(REFUND._replace(args={"order": object()})).decision == "allow"
 
 
 def test_limits_are_reported_and_not_taken(access: Access) -> None:
@@ -168,7 +168,7 @@ def test_judging_changes_no_memory(access: Access) -> None:
     memory = after_reading_an_order(guarded)
     before = memory.to_json()
 
-    guarded.decide_call(replace(REFUND, memory=memory))
+    guarded.decide_call(REFUND._replace(memory=memory))
 
     assert memory.to_json() == before
 
@@ -212,7 +212,7 @@ def test_every_class_that_was_read_counts(access: Access) -> None:
     memory = TurnState()
     memory.record_read(both.taint_of_artifact("order_read", artifact="secret"))
 
-    assert decided(both.decide_call(replace(REFUND, memory=memory))) == ("deny", ExpectedReason("class", "secret"))
+    assert decided(both.decide_call(REFUND._replace(memory=memory))) == ("deny", ExpectedReason("class", "secret"))
 
 
 def test_frozen_arguments_are_the_same_call(access: Access) -> None:
@@ -220,7 +220,7 @@ def test_frozen_arguments_are_the_same_call(access: Access) -> None:
     memory = TurnState()
     memory.reserve_call(call_id("refund_pay", {"order": "A1", "amount": 20}))
 
-    assert looping.decide_call(replace(REFUND, args=freeze(dict(REFUND.args)), memory=memory)).decision == "deny"
+    assert looping.decide_call(REFUND._replace(args=freeze(dict(REFUND.args)), memory=memory)).decision == "deny"
 
 
 def test_tool_that_differs_is_seen_as_it_is(access: Access) -> None:

@@ -8,7 +8,7 @@ approval is spent on a call that a limit stops, and given back if they refuse: o
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -46,6 +46,7 @@ from gateway.policy import (
     GateOutcome,
     GateRule,
     KillSwitch,
+    Limit,
     LimitStore,
     RuleVerdict,
     Sightings,
@@ -55,6 +56,7 @@ from gateway.policy import (
 from gateway.registries import DeclaredDefinition, DeclaredTool, Query, Requested
 
 if TYPE_CHECKING:
+    from gateway.engine.turns.implicit_turns import ImplicitTurn
     from gateway.engine.turns.turn_store import SharedTurnState
 
 ATTEMPTS: Final = 3
@@ -62,6 +64,8 @@ ATTEMPTS: Final = 3
 
 _PROGRESS_INTERVAL: Final = 5.0
 """Seconds between two progress messages to a client whose call waits."""
+
+_NO_SIGHTINGS: Final[Mapping[str, int]] = {}
 
 _AGAINST: Final[Mapping[HoldState, str]] = {
     "refused": "approval-refused",
@@ -106,6 +110,8 @@ class CallGuard:
     """Its name in records, counts and approvals."""
     taint: Taint = field(init=False)
     """The taint it adds to a turn."""
+    watched: tuple[str, ...] = field(init=False)
+    """The flags of this taint that some rule looks up in the caller's sightings."""
     reads_sightings: bool = field(init=False)
     """Whether a rule depends on what the caller has seen in any turn."""
     remote_name: str | None = field(init=False)
@@ -115,7 +121,9 @@ class CallGuard:
     def __post_init__(self) -> None:
         asked = self.asked
         object.__setattr__(self, "identity", asked.object if isinstance(asked, DeclaredDefinition) else asked.name)
-        object.__setattr__(self, "taint", self.access.taint_of_tool(asked))
+        taint = self.access.taint_of_tool(asked)
+        object.__setattr__(self, "taint", taint)
+        object.__setattr__(self, "watched", tuple(sorted(self.access.watched_flags.intersection(taint.flags))))
         object.__setattr__(self, "reads_sightings", any(rule.watched_flags for rule in self.rules))
         object.__setattr__(self, "remote_name", _blockable_key(asked))
         store = self.controls.limits
@@ -146,8 +154,13 @@ class CallGuard:
         `refuse` raises while the backend must not be called.
         """
         call.definition = self.definition
+        since = time_ns()
         try:
-            self._authorize_and_time(call)
+            try:
+                self.authorize(call)
+            finally:
+                if call.seen is not None:
+                    call.seen.record_step("authorise", since=since, is_cached=call.is_decision_cached)
             if self.remote_name is not None:
                 await self.wait_for_comparison(call)
             if refuse is not None:
@@ -158,21 +171,15 @@ class CallGuard:
                 counted = await self.check(call, args)
             else:
                 call.turn_state.reserve_call(call.fingerprint)
-            await self._record_taint(call, counted)
+            implicit = self._find_untainted(call)
+            if implicit is not None or self.watched:
+                await self._record_taint(call, implicit, counted)
             return counted
         except Exception as error:
             call.error = code_of(error)
             if call.decision == "allow":  # the last decision did not refuse: a check failed
                 call.set_decision("deny", "check-failed", call.error)
             raise
-
-    def _authorize_and_time(self, call: Call) -> None:
-        since = time_ns()
-        try:
-            self.authorize(call)
-        finally:
-            if call.seen is not None:
-                call.seen.record_step("authorise", since=since, is_cached=call.is_decision_cached)
 
     def authorize(self, call: Call) -> None:
         """Raise unless the caller may have what they request now. Every handler does this first."""
@@ -211,76 +218,78 @@ class CallGuard:
         finally:
             if call.seen is not None and self.rules:
                 call.seen.record_step("rules", since=since)
-        memory = call.turn_state
         counted: LimitClaim | None = None
         try:
-            counted = await self._count(call, outcome, args)
+            if outcome.limits:
+                counted = await self._count(call, outcome.limits, args)
             over = () if counted is None else counted.over
             if outcome.decision == "hold" or over or call.holding.approvals:
                 await self._hold(call, outcome, args, over)
             elif outcome.verdicts:
-                call.checked = tuple(each.rule.name for each in outcome.verdicts)
+                call.verdicts = outcome.verdicts
                 call.set_decision("allow", "rule-allowed", call.because)
             return counted
         except BaseException:
-            memory.release_call(call.fingerprint)
+            call.turn_state.release_call(call.fingerprint)
             if counted is not None:
                 await asyncio.shield(counted.give_back())
             raise
 
     async def _reserve(self, call: Call, args: Mapping[str, Any]) -> GateOutcome:
         """Return the outcome of rules for a call that none of them denies, and count the call in its turn."""
-        await self._load_sightings(call)
+        if self.reads_sightings:
+            await self._load_sightings(call)
         turn, turns = call.turn, self.controls.turns
         if turn is None or turns is None or not self.looks_back:
             outcome = self._evaluate(call, args)
             self._refuse_denied(call, outcome)
             call.turn_state.reserve_call(call.fingerprint)
             return outcome
-        is_current = turns.is_current(turn.remembers)
+        remembers = turn.remembers
+        is_current = turns.is_current(remembers)
         if not is_current:
-            await turns.refresh(turn.remembers)
-            is_current = turns.is_current(turn.remembers)
+            await turns.refresh(remembers)
+            is_current = turns.is_current(remembers)
         for _ in range(ATTEMPTS):
             outcome = self._evaluate(call, args)
             self._refuse_denied(call, outcome)
-            bounds = outcome.bounds
             # What may have an effect is counted durably before it runs; the record of any other call counts it.
-            if bounds is None or (is_current and not self.is_consequential):
+            if (is_current and not self.is_consequential) or (bounds := outcome.bounds) is None:
                 call.turn_state.reserve_call(call.fingerprint)
                 return outcome
-            if await turns.reserve(turn.remembers, call.fingerprint, bounds):
+            if await turns.reserve(remembers, call.fingerprint, bounds):
                 return outcome
         raise StoreUnavailable("too many calls are made in this turn at once", help="send fewer of them at a time")
 
     async def _load_sightings(self, call: Call) -> None:
-        """Read what the caller has seen in any turn, if a rule depends on it."""
-        if self.reads_sightings:
-            call.sightings = await self._sightings().of(call.principal)
+        """Read what the caller has seen in any turn."""
+        call.sightings = await self._sightings().of(call.principal)
 
     def _sightings(self) -> Sightings:
         if self.controls.sightings is None:
             raise StoreUnavailable("sightings of callers are not stored here", help="serve with a store for sightings")
         return self.controls.sightings
 
-    async def _record_taint(self, call: Call, counted: LimitClaim | None) -> None:
+    def _find_untainted(self, call: Call) -> "ImplicitTurn | None":
+        """Return the implicit turn to which the request adds taint, if it adds any."""
+        turn = call.turn
+        implicit = None if turn is None or self.controls.turns is None else turn.implicit
+        if implicit is None or (implicit.state.has_seen(self.taint) and not implicit.is_behind):
+            return None
+        return implicit
+
+    async def _record_taint(self, call: Call, implicit: "ImplicitTurn | None", counted: LimitClaim | None) -> None:
         """Make the taint that a request adds to an implicit turn, and its sightings, durable before it is allowed.
 
         Any process may serve the next call.
         """
-        turn, turns, taint = call.turn, self.controls.turns, self.taint
-        implicit = None if turn is None or turns is None else turn.implicit
-        watched = self.access.watched_flags.intersection(taint.flags)
-        is_new = implicit is not None and (implicit.is_behind or not implicit.state.has_seen(taint))
-        if not watched and not is_new:
-            return
         try:
-            if watched:
-                await self._sightings().note(call.principal, sorted(watched))
-            if turns is not None and implicit is not None and is_new:
+            if self.watched:
+                await self._sightings().note(call.principal, self.watched)
+            if implicit is not None and self.controls.turns is not None:
                 implicit.is_behind = True  # another call may read it meanwhile, or this one fail
-                implicit.state.record_read(taint)
-                await turns.keep(implicit)
+                implicit.state.record_read(self.taint)
+                await self.controls.turns.keep(implicit)
                 implicit.is_behind = False
         except BaseException:
             call.turn_state.release_call(call.fingerprint)
@@ -289,13 +298,20 @@ class CallGuard:
             raise
 
     def _evaluate(self, call: Call, args: Mapping[str, Any]) -> GateOutcome:
-        at = now()
-        about = (call.principal, self.catalogue, self.asked.name, at, args, call.turn_state, call.fingerprint)
-        outcome = self.access.evaluate_rules(
-            AccessQuestion(*about, sightings=call.sightings or {}), self.asked, self.rules
+        question = AccessQuestion(
+            call.principal,
+            self.catalogue,
+            self.asked.name,
+            now(),
+            args,
+            call.turn_state,
+            call.fingerprint,
+            None,
+            call.sightings or _NO_SIGHTINGS,
         )
-        observed = outcome.observed_refusals
-        call.observed = tuple(each.rule.name for each in observed) if observed else ()
+        outcome = self.access.evaluate_rules(question, self.asked, self.rules)
+        if outcome.observed_refusals or call.observed:
+            call.observed = tuple(each.rule.name for each in outcome.observed_refusals)
         return outcome
 
     def _refuse_denied(self, call: Call, outcome: GateOutcome) -> None:
@@ -444,7 +460,8 @@ class CallGuard:
         """Check everything again that may have changed while people were asked."""
         if call.turn is not None and self.controls.turns is not None and self.looks_back:
             await self.controls.turns.refresh(call.turn.remembers)
-        await self._load_sightings(call)
+        if self.reads_sightings:
+            await self._load_sightings(call)
         revision = self.controls.revision
         if revision is not None and revision() != call.revision:
             call.set_decision("deny", "approval-mismatch", "another revision was published")
@@ -458,12 +475,10 @@ class CallGuard:
 
     # --- limits ---
 
-    async def _count(self, call: Call, outcome: GateOutcome, args: Mapping[str, Any]) -> LimitClaim | None:
-        if not outcome.limits:
-            return None
+    def _count(self, call: Call, limits: Sequence[Limit], args: Mapping[str, Any]) -> Awaitable[LimitClaim]:
         if self.limits is None:
             raise StoreUnavailable("calls cannot be counted here", help="serve with a store that counts")
-        return await self.limits.count(call, outcome.limits, args)
+        return self.limits.count(call, limits, args)
 
 
 def code_of(error: Exception) -> str:
