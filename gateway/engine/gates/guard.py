@@ -108,6 +108,8 @@ class CallGuard:
     """The taint it adds to a turn."""
     reads_sightings: bool = field(init=False)
     """Whether a rule depends on what the caller has seen in any turn."""
+    reads_arguments: bool = field(init=False)
+    """Whether a rule depends on the arguments of the call."""
     remote_name: str | None = field(init=False)
     """The upstream's name of a definition that can be blocked; `None` if it cannot."""
     limits: CallLimits | None = field(init=False)
@@ -117,6 +119,7 @@ class CallGuard:
         object.__setattr__(self, "identity", asked.object if isinstance(asked, DeclaredDefinition) else asked.name)
         object.__setattr__(self, "taint", self.access.taint_of_tool(asked))
         object.__setattr__(self, "reads_sightings", any(rule.watched_flags for rule in self.rules))
+        object.__setattr__(self, "reads_arguments", any(rule.reads_arguments for rule in self.rules))
         object.__setattr__(self, "remote_name", _blockable_key(asked))
         store = self.controls.limits
         limits = None if store is None else CallLimits(store, self.rules, self.identity, self.catalogue)
@@ -145,7 +148,7 @@ class CallGuard:
 
         `refuse` raises while the backend must not be called.
         """
-        call.definition = self.definition
+        call.definition, call.depends_on_arguments = self.definition, self.reads_arguments
         try:
             self._authorize_and_time(call)
             if self.remote_name is not None:
