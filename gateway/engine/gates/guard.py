@@ -252,8 +252,11 @@ class CallGuard:
             if bounds is None or (is_current and not self.is_consequential):
                 call.turn_state.reserve_call(call.fingerprint)
                 return outcome
-            if await turns.reserve(turn.remembers, call.fingerprint, bounds):
+            if is_current and await turns.reserve_alone(turn.remembers, call.fingerprint):
                 return outcome
+            if not is_current and await turns.reserve(turn.remembers, call.fingerprint, bounds):
+                return outcome
+            is_current = False
         raise StoreUnavailable("too many calls are made in this turn at once", help="send fewer of them at a time")
 
     async def _load_sightings(self, call: Call) -> None:
