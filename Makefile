@@ -11,8 +11,9 @@ FLOORS := errors.py:100 approvals/*:100 artifacts/*.py:100 artifacts/formats/*:9
 	mcp/*:97 model/*:100 policy/*:98 storage/*:96
 WHOLE := mcp/http_bodies.py policy/access.py policy/casbin/* policy/limits.py policy/stop_list.py engine/turn_pipeline/* \
 	engine/gates/call_limits.py engine/gates/guard.py engine/gates/read_guard.py engine/handler.py \
-	engine/records/auditor.py engine/turns/implicit_turns.py app/jobs/audit_retention.py storage/unwritten_outcomes.py \
-	storage/cache_invalidation.py storage/rate_*.py storage/shared_file.py storage/sql/approval*.py \
+	engine/records/auditor.py engine/records/known_refusals.py engine/turns/implicit_turns.py \
+	app/jobs/audit_retention.py storage/unwritten_outcomes.py storage/cache_invalidation.py storage/rate_*.py \
+	storage/shared_file.py storage/sql/approval*.py \
 	storage/sql/audit_log.py storage/sql/engine_base.py storage/sql/quotas.py storage/sql/postgres/* \
 	storage/sql/sqlite/engine.py storage/sql/sqlite/single_call*.py storage/sql/stop_list.py storage/sql/store.py
 HELPDESK_PORT ?= 8091

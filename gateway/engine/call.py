@@ -184,6 +184,8 @@ class Call:
     """What the upstream sent beside its result."""
     identity: str | None = None
     definition: str | None = None
+    depends_on_arguments: bool = True
+    """Whether the decision may be another one for other valid arguments."""
     error: str | None = None
     """The code of the error, if any."""
     is_started: bool = False

@@ -141,9 +141,11 @@ class ContentRenderer:
             structured = ABSENT if beside is None else beside.structured
             return ResultContent(await _media_blocks(turn, record, media), record.is_error, structured, beside)
         declared = turn.published.tool(turn.stored.catalogue, record.tool)
-        if is_artifact and declared is not None and record.inline and _is_enveloped(turn):  # the most common case
-            authority = result_authority(turn, record)
-            text = await render_inline(turn, record, authority, str(await results.as_string()))
+        is_text = isinstance(results, Tokenizable)
+        if declared is not None and record.inline and (is_artifact or is_text) and _is_enveloped(turn):
+            authority = result_authority(turn, record)  # the most common cases: an artifact, and a refusal
+            body = results.render(turn) if is_text else str(await results.as_string())
+            text = await render_inline(turn, record, authority, body)
             trust = _to_trust_meta(declared, is_trusted=authority == "trusted")
         else:
             text, trust = await render_text(turn, record), _trust_meta(turn, record, declared)
@@ -151,7 +153,7 @@ class ContentRenderer:
         notice = settled.pending or settled.limited
         if notice is not None and self._promise(turn, declared) is None:
             return ResultContent(blocks, record.is_error, notice)
-        if record.is_error or isinstance(results, Tokenizable):
+        if record.is_error or is_text:
             return ResultContent(blocks, record.is_error)
         if not record.inline:
             several = results if isinstance(results, list) else [results]

@@ -163,14 +163,8 @@ class Service:
         try:
             found = None if key is None else await self.replaying.find_outcome(turn, call)
             if found is None:
-                task, began = self.running.begin(turn.published.access), perf_counter()
-                try:
-                    record = await execute(turn, call, inline=get_inline_policy(turn, declared))
-                except BaseException as error:
-                    await self._record_interruption(turn, call, declared, error, seconds=perf_counter() - began)
-                    raise
-                finally:
-                    self.running.end(task)
+                began = perf_counter()
+                record = self._writing.repeat_refusal(turn, call) or await self._execute(turn, call, declared, began)
                 if self.meter is not None:
                     self.meter.count_call(call, declared, record.is_error, perf_counter() - began)
                 if call.is_unwritten and not call.is_started:  # nothing is on record, so nothing is returned
@@ -190,6 +184,16 @@ class Service:
                 await seen.capture_content(found)
             seen.end(found)
         return found
+
+    async def _execute(self, turn: Turn, call: Call, declared: DeclaredTool | None, began: float) -> ToolCall:
+        task = self.running.begin(turn.published.access)
+        try:
+            return await execute(turn, call, inline=get_inline_policy(turn, declared))
+        except BaseException as error:
+            await self._record_interruption(turn, call, declared, error, seconds=perf_counter() - began)
+            raise
+        finally:
+            self.running.end(task)
 
     async def _record_interruption(
         self, turn: Turn, call: Call, declared: DeclaredTool | None, error: BaseException, *, seconds: float

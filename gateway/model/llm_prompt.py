@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from gateway.model.envelopes.trust_envelope import (
+    LARGE,
     Authority,
     TrustEnvelope,
     compute_nonce,
@@ -84,6 +85,8 @@ class Renderer:
 async def render_inline(ctx: RenderContext, call: ToolCall, authority: Authority, body: str) -> str:
     """Return the complete text of a result, in its envelope."""
     kind = "trusted-tool-result" if authority == "trusted" else "tool-result"
+    if len(body) < LARGE:
+        return result_envelope(call, ctx.turn_secret, authority, body, kind)
     return await render_off_loop(lambda text: result_envelope(call, ctx.turn_secret, authority, text, kind), body)
 
 

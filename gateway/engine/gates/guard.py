@@ -114,6 +114,8 @@ class CallGuard:
     """The flags of this taint that some rule looks up in the caller's sightings."""
     reads_sightings: bool = field(init=False)
     """Whether a rule depends on what the caller has seen in any turn."""
+    reads_arguments: bool = field(init=False)
+    """Whether a rule depends on the arguments of the call."""
     remote_name: str | None = field(init=False)
     """The upstream's name of a definition that can be blocked; `None` if it cannot."""
     limits: CallLimits | None = field(init=False)
@@ -125,6 +127,7 @@ class CallGuard:
         object.__setattr__(self, "taint", taint)
         object.__setattr__(self, "watched", tuple(sorted(self.access.watched_flags.intersection(taint.flags))))
         object.__setattr__(self, "reads_sightings", any(rule.watched_flags for rule in self.rules))
+        object.__setattr__(self, "reads_arguments", any(rule.reads_arguments for rule in self.rules))
         object.__setattr__(self, "remote_name", _blockable_key(asked))
         store = self.controls.limits
         limits = None if store is None else CallLimits(store, self.rules, self.identity, self.catalogue)
@@ -153,7 +156,7 @@ class CallGuard:
 
         `refuse` raises while the backend must not be called.
         """
-        call.definition = self.definition
+        call.definition, call.depends_on_arguments = self.definition, self.reads_arguments
         since = time_ns()
         try:
             try:
@@ -257,8 +260,11 @@ class CallGuard:
             if (is_current and not self.is_consequential) or (bounds := outcome.bounds) is None:
                 call.turn_state.reserve_call(call.fingerprint)
                 return outcome
-            if await turns.reserve(remembers, call.fingerprint, bounds):
+            if is_current and await turns.reserve_alone(remembers, call.fingerprint):
                 return outcome
+            if not is_current and await turns.reserve(remembers, call.fingerprint, bounds):
+                return outcome
+            is_current = False
         raise StoreUnavailable("too many calls are made in this turn at once", help="send fewer of them at a time")
 
     async def _load_sightings(self, call: Call) -> None:

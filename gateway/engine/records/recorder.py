@@ -22,6 +22,7 @@ from gateway.engine.records.auditor import Auditor, decision_of
 from gateway.engine.records.call_mapper import to_started_row as start_of
 from gateway.engine.records.call_mapper import to_stored_call as record_of
 from gateway.engine.records.call_mapper import to_stored_result, to_stored_results
+from gateway.engine.records.known_refusals import KnownRefusals
 from gateway.engine.turns.turn import Turn
 from gateway.errors import NotPermitted, RecordConflict, StorageError, StoreUnavailable
 from gateway.model import Tokenizable, ToolCall, duration_microseconds, now_microseconds, to_microseconds
@@ -59,6 +60,9 @@ class CallRecorder:
         """`most_refusals`: of one caller, for one reason and minute, that many are stored; the rest is only counted."""
         self._store = store
         self._most_refusals = most_refusals
+        self._known_refusals = known = KnownRefusals(store)
+        self.repeat_refusal = known.repeat
+        """Returns the record of a call that is refused as one was a moment before, if it is."""
         self._auditor = auditor
         self._meter = meter
         self._lives = duration_microseconds(lives)
@@ -99,6 +103,7 @@ class CallRecorder:
             raise NotPermitted("no decision was made about the call")
         reason = None if call.decision == "allow" else refusal_reason(call)
         if reason is not None and self._is_counted(call, turn, reason, record):
+            self._known_refusals.remember(turn, call, reason, record)
             return
         declared = call.declared
         artifact = declared.artifact if declared is not None else "text"

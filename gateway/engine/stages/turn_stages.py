@@ -49,9 +49,13 @@ class LoopGuard:
         earlier: Mapping[str, int] = ctx.stash.get(EARLIER_CALLS, {})
         self.check_count(ctx.equal_call_count(fingerprint) + earlier.get(fingerprint, 0) + pending, ctx)
 
+    def stops(self, made: int) -> bool:
+        """Whether a call that was made so often in its turn may not be made again."""
+        return made >= self._same_call
+
     def check_count(self, made: int, ctx: WarningSink) -> None:
         """Raise `LoopStopped` if a call that was made so often in its turn may not be made again."""
-        if made >= self._same_call:
+        if self.stops(made):
             times = "once" if made == 1 else f"{made} times"
             error = LoopStopped(
                 f"this call was already made {times} in this turn with the same arguments; "

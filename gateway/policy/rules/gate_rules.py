@@ -71,6 +71,13 @@ class GateRule:
         return self.check.is_for_calls or any(each.looks_at_arguments for each in self.conditions)
 
     @property
+    def reads_arguments(self) -> bool:
+        """Whether the result, or what is counted, depends on the arguments of a call."""
+        if self.is_for_calls or isinstance(self.check, LoopCheck):
+            return True
+        return any("call" in each.by or getattr(each, "counts", "calls") == "amounts" for each in self.limits)
+
+    @property
     def reads_turn_state(self) -> bool:
         """Whether the result depends on what the turn has seen and done."""
         return self.check.reads_turn_state or any(each.reads_turn_state for each in self.conditions)

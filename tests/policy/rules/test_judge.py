@@ -368,3 +368,26 @@ def test_window_states_when_it_opens(moment: str, opens: str) -> None:
 
 def test_window_that_never_opens_is_reported_as_such() -> None:
     assert WindowCheck(ZoneInfo("UTC"), ()).judge(scope(), no_approver).until is None
+
+
+@pytest.mark.parametrize(
+    ("check", "when", "reads"),
+    [
+        (RateCheck(1, timedelta(hours=1)), None, False),
+        (RateCheck(1, timedelta(hours=1)), 'caller.subject == "user:ana"', False),
+        (RateCheck(1, timedelta(hours=1)), "args.amount > 1", True),
+        (RateCheck(1, timedelta(hours=1), by=("call",)), None, True),
+        (QuotaCheck(1, timedelta(hours=1)), None, False),
+        (QuotaCheck(1, timedelta(hours=1), sum=("amount",)), None, True),
+        (LoopCheck(1), None, True),
+        (LoopCheck(1, within=timedelta(hours=1)), None, True),
+        (BudgetCheck(1), None, False),
+        (BudgetCheck(1, within=timedelta(hours=1)), None, False),
+        (FixedCheck("deny"), None, False),
+        (ArgumentsCheck(condition("args.amount > 1"), "too little"), None, True),
+    ],
+)
+def test_rule_knows_whether_it_reads_arguments(check: GateCheck, when: str | None, reads: bool) -> None:
+    rule = GateRule("r", Selector(), check, Position("g.yaml", 1), None if when is None else condition(when))
+
+    assert rule.reads_arguments is reads
