@@ -25,7 +25,7 @@ from gateway.telemetry.export.prometheus_text import (
     parse_metrics,
     prometheus_name,
 )
-from gateway.telemetry.meter_pipeline import Counter, Histogram, observe
+from gateway.telemetry.instruments import Counter, Histogram, observe
 
 SAMPLE = re.compile(r'[a-z_]+(\{([a-zA-Z_][a-zA-Z0-9_]*="(\\.|[^"\\\n])*",?)*\})? [-+0-9.e]+( # .*)?')
 ABOUT = (("service.name", "agent-gateway"),)
