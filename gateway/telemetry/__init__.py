@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.export.otlp_exporters import to_message
     from gateway.telemetry.export.otlp_transports import grpc_library
     from gateway.telemetry.export.prometheus_text import CONTENT_TYPES, Exposition, negotiate_format, parse_metrics
-    from gateway.telemetry.finished_span import Value
+    from gateway.telemetry.gateway_span import Value
     from gateway.telemetry.instruments import Values
     from gateway.telemetry.logs import (
         JsonLogFormatter,
