@@ -243,8 +243,13 @@ class SpanPipeline:
         if span._end_time < span._start_time:  # a clock was set back in between
             span._end_time = span._start_time
         if live is None:
-            if not self.is_live:
+            if self.is_live:
+                return
+            if not span.group.is_kept:
                 self._tail.on_end(span)
+                return
+            for processor in self._tail._span_processors:
+                processor.on_end(span)
             return
         if not live.is_recording():
             return

@@ -168,11 +168,12 @@ class QueueCounts:
         """Take an item, as `emit` of the SDK does, which also asks the system for the process every time."""
         to = self._batch_processor
         queue = to._queue
-        if to._shutdown or len(queue) >= to._max_queue_size:
+        size = len(queue)
+        if size >= to._max_queue_size or to._shutdown:
             to.emit(item)
             return
         queue.appendleft(item)
-        if len(queue) >= to._max_export_batch_size and not to._worker_awaken.is_set():
+        if size >= to._max_export_batch_size - 1 and not to._worker_awaken.is_set():
             to._worker_awaken.set()
 
     @property
