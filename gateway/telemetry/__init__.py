@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from gateway.telemetry.export.otlp_exporters import to_message
     from gateway.telemetry.export.otlp_transports import grpc_library
     from gateway.telemetry.export.prometheus_text import CONTENT_TYPES, Exposition, negotiate_format, parse_metrics
-    from gateway.telemetry.finished_span import Value
+    from gateway.telemetry.gateway_span import Value
+    from gateway.telemetry.instruments import Values
     from gateway.telemetry.logs import (
         JsonLogFormatter,
         LogPipeline,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         TextLogFormatter,
         has_logger_provider,
     )
-    from gateway.telemetry.meter_pipeline import MeterPipeline, Values, has_meter_provider
+    from gateway.telemetry.meter_pipeline import MeterPipeline, has_meter_provider
     from gateway.telemetry.metrics import GatewayMetrics, observe_process
     from gateway.telemetry.observer import TelemetryObserver
     from gateway.telemetry.sdk_components import (

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from gateway.registries import DeclaredTool
+from gateway.registries import DeclaredTool, Position
 from gateway.telemetry import names
 from gateway.telemetry.export.wire_format import BoundedCache
-from gateway.telemetry.finished_span import SharedAttributes, Value
+from gateway.telemetry.gateway_span import SharedAttributes, Value
 from gateway.telemetry.settings import CaptureSettings
 
 _MOST_KEYS: Final = 32
@@ -39,11 +39,15 @@ class CommonAttributes:
         self.principals = BoundedCache(self._of_principal)
         """By subject and tenant."""
         self.standings = BoundedCache(self._of_standing)
-        """By subject, tenant, definition and deciding rules of a call."""
+        """By subject, tenant, definition, policy row and deciding rules of a call."""
 
-    def _of_standing(self, of: tuple[str, str | None, str | None, tuple[str, ...]]) -> SharedAttributes:
-        subject, tenant, definition, rules = of
+    def _of_standing(
+        self, of: tuple[str, str | None, str | None, Position | None, tuple[str, ...]]
+    ) -> SharedAttributes:
+        subject, tenant, definition, row, rules = of
         attributes: dict[str, Any] = dict(self.principals[subject, tenant])
+        if row is not None:
+            attributes[names.POLICY_ROW] = str(row)
         if definition:
             attributes[names.DEFINITION] = definition
         if rules:

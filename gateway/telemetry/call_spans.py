@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.trace import SpanKind
-
 from gateway.approvals import ApprovalRecord
 from gateway.engine import Call, CallOutcome, Turn
 from gateway.errors import GatewayError
@@ -14,21 +12,11 @@ from gateway.storage import StoredResult
 from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import ToolAttributes
 from gateway.telemetry.current_span import CurrentSpan, activate, find_failure, to_values
-from gateway.telemetry.finished_span import (
-    INTERNAL,
-    FinishedSpan,
-    KeepReasons,
-    SpanAddress,
-    SpanContent,
-    SpanEvent,
-    Step,
-    Value,
-    describe_step,
-)
+from gateway.telemetry.gateway_span import GatewaySpan, KeepReasons, SpanAddress, SpanEvent, Step, Value, describe_step
 from gateway.telemetry.spans import (
     RequestSpan,
-    SpanPosition,
     UpstreamRequestSpan,
+    end_span,
     inject_headers,
     log_errors,
     log_telemetry_error,
@@ -43,79 +31,64 @@ if TYPE_CHECKING:
 _DISPATCH: Final = (names.DISPATCH, names.ITERATION)
 
 
-class CallSpan(SpanPosition):
-    __slots__ = (
-        *("_call", "_content", "_current", "_failure", "_is_read", "_outer", "_parts", "_request", "_since"),
-        *("_steps", "_telemetry", "_times", "has_dispatch", "shows_content", "span_id", "trace_id"),
-    )
+class CallSpan(GatewaySpan):
+    _content: Mapping[str, Value] | None = None
+    _current: CurrentSpan | None = None
+    _failure: str | None = None
+    """Why the tool failed, if it did."""
+    _outer: Sequence[GatewaySpan] = ()
+    """The spans around it that are still to be ended, the outermost first."""
+    _is_executed = False
+    _request: RequestSpan | None
+    has_dispatch = False
+    _end_time = 0
 
     def __init__(
         self,
         telemetry: "TelemetryObserver",
         call: Call,
-        parts: ToolAttributes,
+        tool: ToolAttributes,
         request: RequestSpan | None,
         *,
         is_read: bool = False,
     ) -> None:
-        self._since = time_ns()
-        self._times: tuple[int, int] | None = None
-        """When the tool was executed."""
-        self.is_remote = False
-        self.live = None
+        self._start_time = time_ns()
         if request is None:
-            (self.trace, self.span), self.group, self.is_sampled = telemetry.new_root()
-            self.parent = b""
-            self.state = ""
-            self.baggage = {}
+            self.trace, self.span = ids = telemetry.new_ids()
+            self.is_sampled, self.group = telemetry.sample(ids[0])
         else:
-            self.trace, self.span = request.trace, telemetry.new_span_id()
-            self.group = request.group
-            self.is_sampled = request.is_sampled
-            self.parent = request.span
-            self.state = request.state
-            self.baggage = request.baggage
-        self._is_read = is_read
+            self.trace, self.span, self.above = request.trace, telemetry.new_span_id(), request.span
+            self.group, self.is_sampled = request.group, request.is_sampled
+            if request.is_remote or request.baggage:  # most callers send no trace context
+                self.state, self.baggage = request.state, request.baggage
         self._telemetry = telemetry
         self._call = call
+        self._request = request
+        self.tool = tool
+        self.call_id = call.id
         turn = None if is_read else call.turn
         is_full = telemetry.detail == "full"
-        self._outer: list[tuple[str, SpanPosition]] = []
-        """The spans around it that are still to be ended, the outermost first."""
-        self.has_dispatch = turn is not None and (is_full or not _is_alone(turn))
-        if self.has_dispatch and turn is not None:
+        if turn is not None and (is_full or not _is_alone(turn)):
+            self.has_dispatch = True
             has_turn = is_full and turn.is_single_call and turn.is_unused
             self._open_outer((names.TURN, names.DISPATCH, names.ITERATION) if has_turn else _DISPATCH)
-        self._steps: list[Step] = []
         if telemetry.is_live:
-            start_span(telemetry, self, parts.executing, INTERNAL, since=self._since, attributes=parts.execution)
-        self._parts = parts
-        self._request = request
-        self._content: dict[str, Value] | None = None
-        self._current: CurrentSpan | None = None
-        self._failure: str | None = None
-        """Why the tool failed, if it did."""
+            start_span(telemetry, self, tool.executing, self._start_time, attributes=tool.execution)
+        self._name = tool.executing
+        self.steps: list[Step] = []
         self.trace_id = self.trace.hex()
         self.span_id = self.span.hex()
-        self.shows_content = parts.shows_content
+        self.shows_content = tool.shows_content
 
     def _open_outer(self, found: Sequence[str]) -> None:
-        telemetry = self._telemetry
+        outer = []
         for name in found:
-            at = SpanPosition(
-                (self.trace, telemetry.new_span_id()),
-                self.group,
-                self.parent,
-                is_sampled=self.is_sampled,
-                state=self.state,
-            )
-            start_span(telemetry, at, name, INTERNAL, since=self._since, attributes={})
-            self._outer.append((name, at))
-            self.trace, self.parent = at.trace, at.span
-
-    def emit_start(self) -> None:
-        """Emit the start record at once."""
-        self._telemetry.log_start(self, self._call, self._parts, self._since)
+            span = GatewaySpan((self.trace, self._telemetry.new_span_id()), self.group, is_sampled=self.is_sampled)
+            span.above, span.state = self.above, self.state
+            start_span(self._telemetry, span, name, self._start_time)
+            outer.append(span)
+            self.trace, self.above = span.trace, span.span
+        self._outer = outer
 
     # --- while the tool runs ---
 
@@ -129,22 +102,21 @@ class CallSpan(SpanPosition):
         return activate(self._current, self.baggage)
 
     def record_execution(self, since: int, until: int) -> None:
-        self._times = since, until
+        self._start_time, self._end_time = since, until
+        self._is_executed = True
 
     def record_step(self, name: str, *, since: int, is_cached: bool | None = None) -> None:
-        detail, until = self._telemetry.detail, time_ns()
-        if detail == "full":
-            self._add_step_span(name, since, is_cached)
-        elif detail == "normal":
+        detail = self._telemetry.detail
+        if detail == "normal":
             # After the execution of the tool, the request is what goes on.
-            is_outside = self._times is not None and self._request is not None
-            (self._request.steps if is_outside and self._request else self._steps).append(
-                (name, since, until, is_cached)
-            )
+            span = self if self._request is None or not self._is_executed else self._request
+            span.steps.append((name, since, time_ns(), is_cached))
+        elif detail == "full":
+            self._add_step_span(name, since, is_cached)
 
     @log_errors
     def _add_step_span(self, name: str, since: int, is_cached: bool | None) -> None:
-        self._end_child(name, INTERNAL, describe_step(is_cached), since, is_beside=self._times is not None)
+        self._end_child(name, describe_step(is_cached), since, is_beside=self._is_executed)
 
     @log_errors
     def record_failure(self, error: BaseException) -> None:
@@ -162,8 +134,9 @@ class CallSpan(SpanPosition):
             names.URL_SCHEME: scheme,
             names.SERVER_ADDRESS: host,
             names.SERVER_PORT: port,
+            names.CALL_ID: self.call_id,
         }
-        return self._start_upstream(method, attributes)
+        return UpstreamRequestSpan(self._telemetry, self, method, attributes)
 
     @log_errors
     def mcp(
@@ -175,40 +148,36 @@ class CallSpan(SpanPosition):
             attributes[names.SERVER_ADDRESS] = host
         if port is not None:
             attributes[names.SERVER_PORT] = port
-        return self._start_upstream(f"{method} {tool}", attributes)
+        attributes[names.CALL_ID] = self.call_id
+        return UpstreamRequestSpan(self._telemetry, self, f"{method} {tool}", attributes)
 
     @log_errors
     def add_wait(self, rules: str, *, since: int, outcome: str) -> None:
         attributes: dict[str, Value] = {names.GATE_NAME: rules, names.GATE_OUTCOME: outcome}
         decided = read_links(*(entry.trace for each in self._call.approvals for entry in each.entries))
-        self._end_child(names.gate_span(rules), INTERNAL, attributes, since, links=decided)
+        self._end_child(names.gate_span(rules), attributes, since, links=decided)
 
     @log_errors
     def record_dispatch(self, id: str | None, *, since: int, is_acked: bool) -> None:
-        attributes: dict[str, Value] = {names.CALL_ID: self._call.id}
+        attributes: dict[str, Value] = {names.CALL_ID: self.call_id}
         if id is not None:
             attributes[names.DISPATCH_ID] = id
         if self._call.turn is not None:
             attributes[names.TURN_ID] = self._call.turn.id
-        times = since, time_ns()
-        self._end_outer(names.ITERATION, times, dict(attributes))
+        self._end_outer(names.ITERATION, dict(attributes), since)
         attributes[names.DISPATCH_STATUS] = "ack" if is_acked else "aborted"
         attributes[names.DISPATCH_ITERATIONS] = int(is_acked)
-        self._end_outer(names.DISPATCH, times, attributes)
+        self._end_outer(names.DISPATCH, attributes, since)
 
-    def _end_outer(self, name: str, times: tuple[int, int], attributes: dict[str, Value]) -> None:
-        found, at = self._outer.pop()
-        assert found == name, "the innermost span ends first"  # noqa: S101 - they are opened together
-        self._telemetry.end_span(at, name, INTERNAL, times, SpanContent([attributes]))
-
-    def _start_upstream(self, name: str, attributes: dict[str, Value]) -> UpstreamRequestSpan:
-        attributes[names.CALL_ID] = self._call.id
-        return UpstreamRequestSpan(self._telemetry, self.child(self._telemetry.new_span_id()), name, attributes)
+    def _end_outer(self, name: str, attributes: dict[str, Value], since: int | None = None) -> None:
+        *self._outer, span = self._outer
+        assert span.name == name, "the innermost span ends first"  # noqa: S101 - they are opened together
+        span._start_time = since or span._start_time
+        end_span(self._telemetry, span, attributes)
 
     def _end_child(
         self,
         name: str,
-        kind: SpanKind,
         attributes: dict[str, Value],
         since: int,
         *,
@@ -216,19 +185,20 @@ class CallSpan(SpanPosition):
         is_beside: bool = False,
     ) -> None:
         """End a span below this one, or with `is_beside` next to it."""
-        telemetry, at = self._telemetry, self.child(self._telemetry.new_span_id())
-        if is_beside and self.parent:
-            at.parent, at.is_remote = self.parent, self.is_remote
-        attributes[names.CALL_ID] = self._call.id
-        start_span(telemetry, at, name, kind, since=since, attributes=attributes, links=links)
-        telemetry.end_span(at, name, kind, (since, time_ns()), SpanContent([attributes], links=links))
+        span = self.child(self._telemetry.new_span_id())
+        span.targets = links
+        if is_beside and self.above:
+            span.above, span.is_remote = self.above, self.is_remote
+        attributes[names.CALL_ID] = self.call_id
+        start_span(self._telemetry, span, name, since, attributes=attributes)
+        end_span(self._telemetry, span, attributes)
 
     # --- end ---
 
     async def capture_content(self, settled: CallOutcome) -> None:
         """Capture the content that may be exported, masked; unreadable content is omitted."""
         try:
-            self._content = await self._telemetry.contents(self._call.args, settled.record.results, self._parts)
+            self._content = await self._telemetry.contents(self._call.args, settled.record.results, self.tool)
         except Exception:  # a result may raise anything, and capturing must not affect the call
             self._content = None
 
@@ -257,7 +227,7 @@ class CallSpan(SpanPosition):
         decision = call.decision or ""
         if isinstance(error, CancelledError):
             if call.is_unknown:
-                self._telemetry.log_unknown(self, call, self._parts)
+                self._telemetry.log_unknown(self, call)
             self._end(decision, call.reason, None, names.IS_CANCELLED)
         elif isinstance(error, GatewayError):
             self._end(decision, call.reason, error.code if error.status >= 500 else None)
@@ -281,80 +251,68 @@ class CallSpan(SpanPosition):
             request.decision = decided
             if error is not None:
                 request.error = names.TOOL_ERROR
-        self._close_outer()
-        why = _find_reasons(decision, error, flag)
-        if pipeline is None or not pipeline.keeps(self.group, why):
-            self.group.waiting.clear()
-            return
+        if self._outer:
+            self._close_outer()
+        if flag is not None or error is not None or decision != "allow":
+            self.is_error, self.why = error is not None, _find_reasons(decision, error, flag)
+        if pipeline is not None and pipeline.keeps(self):
+            self._end_time = self._end_time or time_ns()
+            self.parts = self._list_parts(decided, error, flag)
+            self._request = None
+            del self._call  # it may have large arguments
+            pipeline.end(self)
 
-        own: dict[str, Value] = {}
+    def _close_outer(self) -> None:
+        """End the span of the turn, and leave those out that did not begin: the outcome was that of an earlier call."""
+        if self._outer[-1].name != names.TURN:
+            if self.live is None:
+                self.above, self._outer = self._outer[0].above, ()
+            while len(self._outer) > 1:
+                self._end_outer(self._outer[-1].name, {})
+        if self._outer and self._call.turn is not None:
+            self._end_outer(self._outer[0].name, {names.TURN_ID: self._call.turn.id})
+
+    def _list_parts(
+        self, decided: Mapping[str, Any] | None, error: str | None, flag: str | None
+    ) -> list[Mapping[str, Any]]:
+        call, common, tool = self._call, self._telemetry.common, self.tool
+        own: dict[str, Any] = {names.CALL_ID: call.id, names.TOOL_CALL_ID: call.id, names.ARGUMENT_BYTES: _size(call)}
         if flag is not None:
             own[flag] = True
         if error is not None:
             own[names.ERROR_TYPE] = error
-        content = self._build_content(decided, own)
-        is_error, name, times = error is not None, self._parts.executing, self._times or (self._since, time_ns())
-        pipeline.end(
-            FinishedSpan(pipeline, self, name, INTERNAL, times, content, is_error=is_error, why=why), self.live
-        )
-
-    def _close_outer(self) -> None:
-        """End the span of the turn, and leave those out that did not begin: the outcome was that of an earlier call."""
-        if self._outer and self._outer[-1][0] != names.TURN:
-            if self.live is None:
-                self.parent = self._outer[0][1].parent
-                self._outer.clear()
-            while len(self._outer) > 1:
-                self._end_outer(self._outer[-1][0], (self._since, time_ns()), {})
-        if self._outer and self._call.turn is not None:
-            self._end_outer(self._outer[0][0], (self._since, time_ns()), {names.TURN_ID: self._call.turn.id})
-
-    @property
-    def _id(self) -> str:
-        """The id of the first call for a held call and the call that continues it, so both have the same."""
-        approvals = self._call.approvals
-        return (approvals[0].request.call_id if approvals else None) or self._call.id
-
-    def _build_content(self, decided: Mapping[str, Any] | None, own: dict[str, Value]) -> SpanContent:
-        call, common = self._call, self._telemetry.common
-        own[names.CALL_ID] = call.id
-        own[names.TOOL_CALL_ID] = self._id
-        own[names.ARGUMENT_BYTES] = _size(call)
         if call.turn is not None:
             own[names.TURN_ID] = call.turn.id
-        if call.checksum and self._parts.capture.arguments != "none":
+        if call.checksum and tool.capture.arguments != "none":
             own[names.CHECKSUM] = call.checksum
-        if call.row is not None:
-            own[names.POLICY_ROW] = str(call.row)
         if call.is_logged and call.fingerprint:
             own[names.ARGUMENT_DIGEST] = self._telemetry.hashes.arguments(call.fingerprint.encode())
-        links: tuple[SpanAddress, ...] = ()
         if call.approvals:
-            own[names.APPROVAL_ID] = [each.id for each in call.approvals]
-            links = self._link_approvals(call.approvals)
+            self._add_approvals(own, call.approvals)
         if call.stored is not None:
             self._add_results(own, call.stored.results)
         if self._content:
             own |= self._content
-        events: list[SpanEvent] = []
-        if self._current is not None:
-            self._current.close()
-            if self._current.attributes:
-                own = {**to_values(self._current.attributes), **own}
-            for each in self._current.events:
-                events.append(SpanEvent(each.name, each.at, to_values(each.attributes)))
+        if self._current is not None and self._current.close():
+            own = {**to_values(self._current.attributes), **own}
+            self.own_events = [
+                SpanEvent(each.name, each.at, to_values(each.attributes)) for each in self._current.events
+            ]
         rules = call.rules or call.checked
-        standing = common.standings[call.principal.subject, call.principal.tenant, call.definition, rules]
-        parts = [self._parts.execution, own, standing, self._parts.argument_keys[tuple(call.args)]]
+        standing = common.standings[call.principal.subject, call.principal.tenant, call.definition, call.row, rules]
+        parts = [tool.execution, own, standing, tool.argument_keys[tuple(call.args)]]
         if decided is not None:
             parts.append(decided)
-        return SpanContent(parts, events, links, self._steps)
+        return parts
 
-    def _link_approvals(self, approvals: Sequence[ApprovalRecord]) -> tuple[SpanAddress, ...]:
+    def _add_approvals(self, own: dict[str, Any], approvals: Sequence[ApprovalRecord]) -> None:
+        """The id of the tool call is that of the first call for a held call and the call that continues it."""
+        own[names.APPROVAL_ID] = [each.id for each in approvals]
+        own[names.TOOL_CALL_ID] = approvals[0].request.call_id or self.call_id
         traces = [trace for each in approvals for trace in (each.request.trace, *(one.trace for one in each.entries))]
-        return read_links(*traces, but=self.span)
+        self.targets = read_links(*traces, but=self.span)
 
-    def _add_results(self, own: dict[str, Value], results: Sequence[StoredResult]) -> None:
+    def _add_results(self, own: dict[str, Any], results: Sequence[StoredResult]) -> None:
         size, key, is_spooled, content = 0, "", False, None
         for piece in results:
             size += piece.byte_length or 0
@@ -377,8 +335,6 @@ def _is_alone(turn: Turn) -> bool:
 
 
 def _find_reasons(decision: str, error: str | None, flag: str | None) -> KeepReasons:
-    if flag is None and error is None and decision == "allow":
-        return ()
     return (
         *(("cancelled",) if flag == names.IS_CANCELLED else ()),
         *(("error",) if error is not None else ()),

@@ -17,11 +17,11 @@ from opentelemetry.trace.status import Status, StatusCode
 from gateway.errors import GatewayError
 from gateway.model import BackendError
 from gateway.telemetry import names
-from gateway.telemetry.finished_span import SpanEvent, Value
+from gateway.telemetry.gateway_span import SpanEvent, Value
 from gateway.telemetry.trace_context import to_otel
 
 if TYPE_CHECKING:
-    from gateway.telemetry.spans import SpanPosition
+    from gateway.telemetry.gateway_span import GatewaySpan
 
 MOST_ATTRIBUTES: Final = 128
 """Of a tool, on one span, and on one of its events: the default of OpenTelemetry."""
@@ -35,7 +35,7 @@ _LARGE: Final = 1 << 63
 class CurrentSpan(Span):
     """A view of the span of a call for the code that runs in it."""
 
-    def __init__(self, at: "SpanPosition") -> None:
+    def __init__(self, at: "GatewaySpan") -> None:
         # Not the span itself: each would refer to the other.
         self._position = at.trace, at.span, at.state, at.is_sampled
         self._context: SpanContext | None = None
@@ -88,9 +88,10 @@ class CurrentSpan(Span):
     def end(self, end_time: int | None = None) -> None:
         """Do nothing: the span ends when the outcome of the call is recorded."""
 
-    def close(self) -> None:
-        """Take no more attributes and events: the span is exported now."""
+    def close(self) -> bool:
+        """Take no more attributes and events: the span is exported now. Return whether there are any."""
         self._is_over = True
+        return bool(self.attributes or self.events)
 
 
 def activate(span: Span, baggage: Mapping[str, str] | None = None) -> Callable[[], None]:

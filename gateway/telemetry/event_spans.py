@@ -26,9 +26,9 @@ from gateway.model import (
     TurnStart,
 )
 from gateway.telemetry import names
-from gateway.telemetry.finished_span import INTERNAL, SpanContent, Value
+from gateway.telemetry.gateway_span import FAILED, GatewaySpan, Value
 from gateway.telemetry.observer import TelemetryObserver
-from gateway.telemetry.spans import SpanPosition, find_turn_address, log_errors, start_span
+from gateway.telemetry.spans import end_span, find_turn_address, log_errors, start_span
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -42,7 +42,7 @@ class EventSpans:
 
     def __init__(self, telemetry: TelemetryObserver) -> None:
         self._telemetry = telemetry
-        self._open: dict[str, tuple[SpanPosition, datetime, SpanPosition | None]] = {}
+        self._open: dict[str, tuple[GatewaySpan, datetime, GatewaySpan | None]] = {}
 
     def listen(self, buses: EventBuses) -> Unsubscribe:
         """Listen to all events that have a span."""
@@ -93,25 +93,26 @@ class EventSpans:
                 attributes = {names.GATE_ID: id, names.TURN_ID: turn, names.GATE_OUTCOME: result}
                 self._end(key, names.GATE, (since, until), attributes)
 
-    def _begin(self, key: str, name: str, since: datetime, at: SpanPosition | None = None) -> None:
+    def _begin(self, key: str, name: str, since: datetime, at: GatewaySpan | None = None) -> None:
         """Begin a span, below the one in which the event happens if it is not given where."""
         if len(self._open) >= _MOST_OPEN:
             self._open.pop(next(iter(self._open)))
         above = _CURRENT.get()
         at = at or (self._root() if above is None else above.child(self._telemetry.new_span_id()))
-        start_span(self._telemetry, at, name, INTERNAL, since=_nanoseconds(since), attributes={})
+        start_span(self._telemetry, at, name, _nanoseconds(since))
         self._open[key] = at, since, above
         if name != names.GATE:
             _CURRENT.set(at)
 
-    def _root(self) -> SpanPosition:
-        ids, group, is_sampled = self._telemetry.new_root()
-        return SpanPosition(ids, group, is_sampled=is_sampled)
+    def _root(self) -> GatewaySpan:
+        ids = self._telemetry.new_ids()
+        is_sampled, group = self._telemetry.sample(ids[0])
+        return GatewaySpan(ids, group, is_sampled=is_sampled)
 
-    def _of_turn(self, id: str) -> SpanPosition:
+    def _of_turn(self, id: str) -> GatewaySpan:
         address = find_turn_address(id)
         is_sampled, group = self._telemetry.sample(address[0])
-        return SpanPosition(address, group, is_sampled=is_sampled)
+        return GatewaySpan(address, group, is_sampled=is_sampled)
 
     def _end(
         self,
@@ -121,33 +122,30 @@ class EventSpans:
         attributes: dict[str, Value],
         *,
         error: str | None = None,
-        at: SpanPosition | None = None,
+        at: GatewaySpan | None = None,
     ) -> None:
         """End a span. If its start was not observed, it is a span of its own, or `at` the given place."""
-        telemetry, times = self._telemetry, (_nanoseconds(moments[0]), _nanoseconds(moments[1]))
+        telemetry, (since, until) = self._telemetry, map(_nanoseconds, moments)
         found = self._open.pop(key, None)
         if found is None:
             at = at or self._root()
-            start_span(telemetry, at, name, INTERNAL, since=times[0], attributes=attributes)
+            start_span(telemetry, at, name, since, attributes=attributes)
         else:
             at, _, above = found
             if _CURRENT.get() is at:
                 _CURRENT.set(above)
-        if error is not None:
-            attributes[names.ERROR_TYPE] = error
-        failed = error is not None
-        content = SpanContent([attributes])
-        telemetry.end_span(at, name, INTERNAL, times, content, is_error=failed, why=("error",) if failed else ())
+            at._start_time = since
+        end_span(telemetry, at, attributes, until=until, error=error, why=FAILED if error else ())
 
 
-_CURRENT: Final[ContextVar[SpanPosition | None]] = ContextVar("observed_event", default=None)
+_CURRENT: Final[ContextVar[GatewaySpan | None]] = ContextVar("observed_event", default=None)
 
 
-def _within_call(telemetry: TelemetryObserver) -> SpanPosition | None:
+def _within_call(telemetry: TelemetryObserver) -> GatewaySpan | None:
     """Return a place below the call that is being served, if there is one."""
     call = find_current_call()
     seen = None if call is None else call.seen
-    return seen.child(telemetry.new_span_id()) if isinstance(seen, SpanPosition) else None
+    return seen.child(telemetry.new_span_id()) if isinstance(seen, GatewaySpan) else None
 
 
 def _nanoseconds(moment: datetime) -> int:

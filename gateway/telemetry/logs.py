@@ -38,7 +38,7 @@ from gateway.telemetry import names
 from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts
 from gateway.telemetry.export.otlp_exporters import EncodedRecord, OtlpLogExporter, RecordSource, decode_record
 from gateway.telemetry.export.otlp_transports import open_transport
-from gateway.telemetry.export.wire_format import Attributes, OtlpEnvelope
+from gateway.telemetry.export.wire_format import OtlpEnvelope
 from gateway.telemetry.sdk_components import load_exporter
 from gateway.telemetry.settings import (
     AnyExporter,
@@ -222,15 +222,15 @@ class LogPipeline:
     def __len__(self) -> int:
         return sum(map(len, self._queues))
 
-    def put(self, encoded: bytes) -> None:
-        """Take a record that the gateway has encoded."""
+    def put(self, encode: Callable[[], bytes]) -> None:
+        """Take a record that the gateway encodes."""
         self.taken += 1
         if not self._is_own:
-            self._logger.emit(decode_record(encoded))
+            self._logger.emit(decode_record(encode()))
             return
-        record = EncodedRecord(encoded, self._source)
+        record = EncodedRecord(encode, self._source)
         for each in self._queues:
-            each.add(record)
+            each.put(record)
 
     def emit(self, record: ExportedRecord) -> None:
         self.taken += 1
@@ -251,9 +251,10 @@ class LogPipeline:
         if isinstance(settings, PluginSettings):
             made: LogRecordExporter = load_exporter("logs", settings.name, LogRecordExporter)
             return made
-        resource = Attributes(self._settings.longest_value).all(dict(self._settings.resource))
         version = self._source.instrumentation_scope.version or ""
-        envelope = OtlpEnvelope(resource, scope=names.SCOPE, version=version, schema_url=names.SCHEMA_URL)
+        envelope = OtlpEnvelope(
+            self._settings.resource, scope=names.SCOPE, version=version, schema_url=names.SCHEMA_URL
+        )
         return OtlpLogExporter(open_transport(settings), envelope, self.dropped)
 
 
@@ -264,9 +265,6 @@ class LogQueue(QueueCounts, BatchLogRecordProcessor):
         counted = exporter if isinstance(exporter, OtlpLogExporter) else _CountedExporter(exporter, dropped)
         super().__init__(counted, batching.delay * 1000, batching.batch, max_queue_size=batching.queue)
         self.start_counts(dropped)
-
-    def add(self, record: EncodedRecord) -> None:
-        self._batch_processor.emit(record)
 
     def end(self, until: float) -> None:
         """Send what waits until then, on the monotonic clock."""

@@ -19,7 +19,7 @@ from gateway.engine import Call
 from gateway.registries import DeclaredTool
 from gateway.telemetry import names
 from gateway.telemetry.export.wire_format import BoundedCache
-from gateway.telemetry.meter_pipeline import Counter, Histogram, Read, Values, observe
+from gateway.telemetry.instruments import Counter, Histogram, Read, Values, observe
 from gateway.telemetry.names import Metric
 
 _Kind = tuple[str, str, str | None, str | None, str | None, str, tuple[str, ...], bool]

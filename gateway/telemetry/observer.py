@@ -1,10 +1,9 @@
 """The telemetry observer of a gateway, which creates the spans of requests and calls."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from time import time_ns
 from typing import Any, Final
-
-from opentelemetry.trace import SpanKind
 
 from gateway.engine import Call, PeerAddress, RequestObservation
 from gateway.model import Principal, new_random_64, new_random_128
@@ -14,18 +13,11 @@ from gateway.telemetry import names
 from gateway.telemetry.attribute_cache import CommonAttributes, ContentHashes, ToolAttributes
 from gateway.telemetry.call_spans import CallSpan
 from gateway.telemetry.export.delivery import RecordSink
-from gateway.telemetry.export.wire_format import INFO, WARN, Attributes, event_body, event_name, log_head, of_log
-from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanContent, SpanGroup, Value
+from gateway.telemetry.export.wire_format import INFO, OF_LOG, WARN, Attributes, event_body, event_name, log_head
+from gateway.telemetry.gateway_span import KEPT, SpanAddress, SpanGroup, Value
 from gateway.telemetry.settings import CaptureSettings, TelemetrySettings
 from gateway.telemetry.span_pipeline import SpanPipeline
-from gateway.telemetry.spans import (
-    CURRENT_REQUEST,
-    RefreshSpan,
-    RequestSpan,
-    SpanPosition,
-    log_errors,
-    log_telemetry_error,
-)
+from gateway.telemetry.spans import CURRENT_REQUEST, RefreshSpan, RequestSpan, log_errors, log_telemetry_error
 from gateway.telemetry.trace_context import Propagation, RemoteContext, RemoteSpanContext, get_process_propagator
 
 Contents = Callable[[dict[str, Any], Any, ToolAttributes], Awaitable[dict[str, Value]]]
@@ -71,7 +63,7 @@ class TelemetryObserver:
         self.logs = logs
         self.propagation = propagation or Propagation(get_process_propagator(), settings.baggage)
         self.trace_fields = self.propagation.fields
-        self._encoder = Attributes(settings.longest_value)
+        self._encoder = Attributes(OF_LOG, settings.longest_value)
         self.hashes = hashes
         self.common = CommonAttributes(settings.longest_value, hashes, names_callers=settings.capture.callers == "name")
         self._shares = shares
@@ -83,7 +75,7 @@ class TelemetryObserver:
         self._follows = settings.sampling.follows_caller
         self._logs_starts = settings.start_records and logs is not None
         uses_own_ids = pipeline is not None and pipeline.makes_ids
-        self._ids: Callable[[], SpanAddress] = pipeline.new_ids if uses_own_ids and pipeline else _new_ids
+        self.new_ids: Callable[[], SpanAddress] = pipeline.new_ids if uses_own_ids and pipeline else _new_ids
         self.new_span_id: Callable[[], bytes] = pipeline.new_span_id if uses_own_ids and pipeline else new_random_64
 
     # --- observer interface ---
@@ -103,7 +95,9 @@ class TelemetryObserver:
         try:
             if route is None and method not in names.MCP_METHODS:
                 method = names.OTHER
-            span = RequestSpan(self, (method, version, route), principal, peer, id, session)
+            span = RequestSpan(self, (method, version, route), principal, peer)
+            if id is not None or session is not None:
+                span.identify(id, session)
             given = meta if isinstance(meta, dict) else _NOTHING
             if fields or not self.propagation.is_silent(given):  # most callers send no trace context
                 outside = self.propagation.extract(fields) if fields else _NO_CONTEXT
@@ -120,14 +114,14 @@ class TelemetryObserver:
         try:
             parts = self._parts.get((call.catalogue, call.tool, call.revision)) or self._build_attributes(call, tool)
             if isinstance(request, RequestSpan):
-                request.parts = parts
+                request.tool = parts
                 if request.is_in_turn and call.turn is not None:
                     request.enter_turn(call.turn.id)
             else:
                 request = None
             span = CallSpan(self, call, parts, request)
             if self._logs_starts and span.is_sampled:
-                span.emit_start()
+                self._log_start(span, call)
         except Exception as error:
             log_telemetry_error(error, "TelemetryObserver.start_call")
             return None
@@ -162,35 +156,39 @@ class TelemetryObserver:
         }
         trace_id = _NO_TRACE if call.trace_id is None else bytes.fromhex(call.trace_id)
         span_id = _NO_SPAN if call.span_id is None else bytes.fromhex(call.span_id)
-        self.logs.put(log_head(trace_id, span_id, time_ns(), WARN) + _UNKNOWN + of_log(self._encoder.all(attributes)))
+        head = log_head(trace_id, span_id, time_ns(), WARN)
+        self.logs.put(lambda: head + _UNKNOWN + self._encoder.join(attributes))
 
     # --- start and unknown end of calls, as log records ---
 
-    def log_start(self, at: SpanPosition, call: Call, parts: ToolAttributes, since: int) -> None:
-        if parts.started is None:
-            body = event_body(f"{parts.name} was called", self.settings.longest_value)
-            parts.started = _STARTED + body + of_log(self._encoder.all(parts.execution))
-        self._log(parts.started, call, log_head(at.trace, at.span, since, INFO))
+    def _log_start(self, span: CallSpan, call: Call) -> None:
+        if self.logs is not None:
+            turn = None if call.turn is None else call.turn.id
+            self.logs.put(
+                partial(self._encode_start, span.trace, span.span, span._start_time, span.tool, call.id, turn)
+            )
 
-    def log_unknown(self, at: SpanPosition, call: Call, parts: ToolAttributes) -> None:
-        content = _UNKNOWN + of_log(self._encoder.all(parts.execution))
-        self._log(content, call, log_head(at.trace, at.span, time_ns(), WARN))
+    def _encode_start(
+        self, trace: bytes, span: bytes, at: int, tool: ToolAttributes, call: str, turn: str | None
+    ) -> bytes:
+        if tool.started is None:
+            body = event_body(f"{tool.name} was called", self.settings.longest_value)
+            tool.started = _STARTED + body + self._encoder.join(tool.execution)
+        return b"".join((log_head(trace, span, at, INFO), tool.started, self._encode_ids(call, turn)))
 
-    def _log(self, content: bytes, call: Call, head: bytes) -> None:
-        if self.logs is None:
-            return
-        own: dict[str, Value] = {names.CALL_ID: call.id, names.TOOL_CALL_ID: call.id}
-        if call.turn is not None:
-            own[names.TURN_ID] = call.turn.id
-        self.logs.put(b"".join((head, content, of_log(self._encoder.all(own)))))
+    def log_unknown(self, span: CallSpan, call: Call) -> None:
+        if self.logs is not None:
+            head, tool = log_head(span.trace, span.span, time_ns(), WARN), span.tool
+            own = self._encode_ids(call.id, None if call.turn is None else call.turn.id)
+            self.logs.put(lambda: head + _UNKNOWN + self._encoder.join(tool.execution) + own)
+
+    def _encode_ids(self, call: str, turn: str | None) -> bytes:
+        own: dict[str, Value] = {names.CALL_ID: call, names.TOOL_CALL_ID: call}
+        if turn is not None:
+            own[names.TURN_ID] = turn
+        return self._encoder.join(own)
 
     # --- for spans ---
-
-    def new_root(self) -> tuple[SpanAddress, SpanGroup, bool]:
-        """Return new ids of a trace and a span, their group, and whether the ratio samples the trace."""
-        ids = self._ids()
-        is_sampled, group = self.sample(ids[0])
-        return ids, group, is_sampled
 
     def sample(self, trace_id: bytes) -> tuple[bool, SpanGroup]:
         """Return whether the ratio samples a trace, and the group of spans that begins with its root."""
@@ -201,22 +199,6 @@ class TelemetryObserver:
     def samples(self, caller: RemoteSpanContext) -> bool:
         """Whether a trace of a caller is sampled."""
         return caller.is_sampled if self._follows else self._is_in_ratio(caller.trace_id)
-
-    def end_span(
-        self,
-        at: SpanPosition,
-        name: str,
-        kind: SpanKind,
-        times: tuple[int, int],
-        content: SpanContent,
-        *,
-        is_error: bool = False,
-        why: KeepReasons = (),
-    ) -> None:
-        """End a span whose content is known."""
-        pipeline = self.pipeline
-        if pipeline is not None:
-            pipeline.end(FinishedSpan(pipeline, at, name, kind, times, content, is_error=is_error, why=why), at.live)
 
     def _is_in_ratio(self, trace_id: bytes) -> bool:
         """Whether the ratio samples the trace, by the last half of its id."""

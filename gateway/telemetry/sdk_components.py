@@ -3,7 +3,8 @@
 A name that cannot be loaded is an error, so that nothing is ignored silently.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -106,34 +107,43 @@ def detect_resource(environ: Mapping[str, str]) -> dict[str, Any]:
     return dict(found.attributes)
 
 
-def configure_by_file(environ: Mapping[str, str]) -> str | None:
-    """Configure the SDK of this process by the declarative configuration file, if there is one, and return its path."""
+def configure_by_file(environ: Mapping[str, str]) -> None:
+    """Configure the SDK of this process by the declarative configuration file, if one is named."""
+    found = _load_config_file(environ)
+    if found is not None:
+        with _refuse_config_file():
+            import_module("opentelemetry.configuration").configure_sdk(found)
+
+
+def check_config_file(environ: Mapping[str, str]) -> bool:
+    """Whether a declarative configuration file is named. Raises `InvalidTelemetry` if it cannot be read."""
+    return _load_config_file(environ) is not None
+
+
+def _load_config_file(environ: Mapping[str, str]) -> Any:
     path = environ.get(CONFIG_FILE, "").strip()
     if not path:
         return None
-    check_config_file(environ)
-    configuration = import_module("opentelemetry.configuration")
     try:
-        configuration.configure_sdk(configuration.load_config_file(path))
+        configuration = import_module("opentelemetry.configuration")
+    except ImportError as error:
+        raise InvalidTelemetry(
+            f"{CONFIG_FILE} needs a package that is not installed",
+            help='install it with: pip install "agent-gateway[otel-config]", or remove the variable',
+        ) from error
+    with _refuse_config_file():
+        return configuration.load_config_file(path)
+
+
+@contextmanager
+def _refuse_config_file() -> Iterator[None]:
+    """Leave out the text of errors: the file may contain secrets."""
+    try:
+        yield
     except Exception as error:
         raise InvalidTelemetry(
             f"{CONFIG_FILE} cannot be used: {type(error).__name__}", help="check the file against its schema"
         ) from error
-    return path
-
-
-def check_config_file(environ: Mapping[str, str]) -> bool:
-    """Whether a declarative configuration file is named. Raises `InvalidTelemetry` if nothing can read it."""
-    if not environ.get(CONFIG_FILE, "").strip():
-        return False
-    try:
-        import_module("opentelemetry.configuration")
-    except ImportError as error:
-        raise InvalidTelemetry(
-            f"{CONFIG_FILE} needs a package that is not installed",
-            help="install it with: pip install opentelemetry-configuration, or remove the variable",
-        ) from error
-    return True
 
 
 def _load_propagator(names: str) -> TextMapPropagator | None:

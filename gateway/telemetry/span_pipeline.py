@@ -36,7 +36,6 @@ from opentelemetry.trace import (
     NoOpTracerProvider,
     ProxyTracerProvider,
     Span,
-    SpanKind,
     StatusCode,
     Tracer,
     TracerProvider,
@@ -48,7 +47,7 @@ from gateway.telemetry import names
 from gateway.telemetry.export.delivery import FLUSH_SECONDS, QueueCounts
 from gateway.telemetry.export.otlp_exporters import OtlpSpanExporter
 from gateway.telemetry.export.otlp_transports import open_transport
-from gateway.telemetry.finished_span import KEPT, FinishedSpan, KeepReasons, SpanAddress, SpanAt, SpanGroup
+from gateway.telemetry.gateway_span import KEPT, GatewaySpan
 from gateway.telemetry.sdk_components import SdkComponents, load_exporter
 from gateway.telemetry.settings import (
     AnyExporter,
@@ -138,15 +137,18 @@ class TailSampling(SynchronousMultiSpanProcessor):
     def __init__(self, sampling: SamplingSettings) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._always = frozenset({"cancelled", "decided", *sampling.always})
-        self.live: dict[int, FinishedSpan] = {}
+        self.live: dict[int, GatewaySpan] = {}
         """What spans of the SDK that end now stand for."""
 
-    def keeps(self, group: SpanGroup, why: KeepReasons) -> bool:
-        """Whether a span that decides about its group is kept; if not, it need not be made."""
-        return group.is_kept or not self._always.isdisjoint(why)
+    def keeps(self, span: GatewaySpan) -> bool:
+        """Whether a span that decides about its group is kept. If not, its group is dropped."""
+        if span.group.is_kept or not self._always.isdisjoint(span.why):
+            return True
+        span.group.waiting.clear()
+        return False
 
     def on_end(self, span: ReadableSpan) -> None:
-        ours = span if type(span) is FinishedSpan else self._find_live(span)
+        ours = span if isinstance(span, GatewaySpan) else self._find_live(span)
         if ours is not None and not ours.group.is_kept:
             group = ours.group
             if self._always.isdisjoint(ours.why):
@@ -160,7 +162,7 @@ class TailSampling(SynchronousMultiSpanProcessor):
         for processor in self._span_processors:
             processor.on_end(span)
 
-    def _find_live(self, span: ReadableSpan) -> FinishedSpan | None:
+    def _find_live(self, span: ReadableSpan) -> GatewaySpan | None:
         context = span.get_span_context()
         return None if context is None else self.live.pop(context.span_id, None)
 
@@ -215,40 +217,39 @@ class SpanPipeline:
     def new_span_id(self) -> bytes:
         return new_random_64() if self._ids is None else self._ids.generate_span_id().to_bytes(8)
 
-    def open(
-        self,
-        at: SpanAt,
-        name: str,
-        kind: SpanKind,
-        *,
-        since: int,
-        attributes: Mapping[str, Any],
-        links: Iterable[SpanAddress] = (),
-        is_parent_sampled: bool = True,
-    ) -> tuple[Span, bool]:
-        """Start a span of the SDK below the parent of `at`, and give `at` its ids. Return it and whether it is sampled.
+    def open(self, span: GatewaySpan, attributes: Mapping[str, Any]) -> bool:
+        """Make it a span of the SDK, which gives it its ids. Return whether it is sampled.
 
         Only if spans are `is_live`.
         """
         context = _EMPTY
-        if at.parent:
-            is_sampled = is_parent_sampled or self.samples_at_end
-            above = to_otel(at.trace, at.parent, is_sampled=is_sampled, is_remote=at.is_remote, state=at.state)
+        if span.above:
+            is_sampled = span.is_sampled or self.samples_at_end
+            above = to_otel(span.trace, span.above, is_sampled=is_sampled, is_remote=span.is_remote, state=span.state)
             context = set_span_in_context(NonRecordingSpan(above), _EMPTY)
-        linked = [Link(to_otel(*each, is_sampled=True, is_remote=True)) for each in links]
-        live = self._tracer.start_span(name, context, kind, attributes, linked, since)
+        linked = [Link(to_otel(*each, is_sampled=True, is_remote=True)) for each in span.targets]
+        live = self._tracer.start_span(span.name, context, span.kind, attributes, linked, span.start_time)
         found = live.get_span_context()
         if found.is_valid:
-            at.trace, at.span = found.trace_id.to_bytes(16), found.span_id.to_bytes(8)
-            at.state = found.trace_state.to_header()
+            span.trace, span.span = found.trace_id.to_bytes(16), found.span_id.to_bytes(8)
+            span.state = found.trace_state.to_header()
         if not self.samples_at_end:
-            at.group = KEPT
-        return live, found.trace_flags.sampled
+            span.group = KEPT
+        span.live = live
+        return found.trace_flags.sampled
 
-    def end(self, span: FinishedSpan, live: Span | None = None) -> None:
+    def end(self, span: GatewaySpan) -> None:
+        span.source, live = self, span.live
+        if span._end_time < span._start_time:  # a clock was set back in between
+            span._end_time = span._start_time
         if live is None:
-            if not self.is_live:
+            if self.is_live:
+                return
+            if not span.group.is_kept:
                 self._tail.on_end(span)
+                return
+            for processor in self._tail._span_processors:
+                processor.on_end(span)
             return
         if not live.is_recording():
             return
@@ -261,15 +262,14 @@ class SpanPipeline:
             self._tail.live.pop(known, None)
 
 
-def _copy(span: FinishedSpan, live: Span) -> None:
-    content = span.content
+def _copy(span: GatewaySpan, live: Span) -> None:
     live.update_name(span.name)
-    for part in content.parts:
+    for part in span.parts:
         live.set_attributes(part)
-    for event in content.events:
+    for event in span.list_events():
         live.add_event(event.name, dict(event.attributes), event.at)
     known = {each.context.span_id for each in getattr(live, "links", ())}
-    for trace_id, span_id in content.links:
+    for trace_id, span_id in span.targets:
         if int.from_bytes(span_id) not in known:
             live.add_link(to_otel(trace_id, span_id, is_sampled=True, is_remote=True))
     if span.is_error:
@@ -298,8 +298,8 @@ class SpanQueue(QueueCounts, BatchSpanProcessor):
         self.start_counts(exporter.dropped if isinstance(exporter, OtlpSpanExporter) else Counter())
 
     def on_end(self, span: ReadableSpan) -> None:
-        if type(span) is FinishedSpan:  # it is sampled
-            self._batch_processor.emit(span)
+        if isinstance(span, GatewaySpan):  # it is sampled
+            self.put(span)
         else:
             super().on_end(span)
 

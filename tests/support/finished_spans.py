@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from gateway.audit.content_hash import ContentKey
+from gateway.telemetry.gateway_span import KEPT, GatewaySpan, SpanGroup, SpanSource
 from gateway.telemetry.observer import TelemetryObserver
 from gateway.telemetry.settings import TelemetrySettings
 from gateway.telemetry.span_pipeline import SpanPipeline, TailSampling
@@ -26,6 +27,16 @@ def open_pipeline(settings: TelemetrySettings, *processors: Any) -> SpanPipeline
     for each in processors:
         provider.add_span_processor(each)
     return SpanPipeline(provider, "1", settings.sampling)
+
+
+def build_span(
+    source: SpanSource, ids: tuple[bytes, bytes] = (b"\1" * 16, b"\2" * 8), group: SpanGroup = KEPT, **fields: Any
+) -> GatewaySpan:
+    """Return a span that ended, with such fields."""
+    span = GatewaySpan(ids, group)
+    defaults = {"source": source, "_name": "s", "_start_time": 1, "_end_time": 2, "parts": [{}]}
+    vars(span).update(defaults | fields)
+    return span
 
 
 def observe(settings: TelemetrySettings, hashes: Any = KEY) -> tuple[TelemetryObserver, InMemorySpanExporter]:

@@ -18,12 +18,13 @@ from gateway.telemetry.current_span import (
     format_places,
     to_values,
 )
-from gateway.telemetry.finished_span import KEPT
-from gateway.telemetry.spans import SpanPosition
+from gateway.telemetry.gateway_span import KEPT, GatewaySpan
 
 
 def current_span(*, is_sampled: bool = True, state: str = "") -> CurrentSpan:
-    return CurrentSpan(SpanPosition((b"\1" * 16, b"\2" * 8), KEPT, is_sampled=is_sampled, state=state))
+    span = GatewaySpan((b"\1" * 16, b"\2" * 8), KEPT, is_sampled=is_sampled)
+    span.state = state
+    return CurrentSpan(span)
 
 
 @pytest.mark.parametrize("is_sampled", [True, False])

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from typing import Any
 
@@ -13,6 +12,7 @@ from gateway.config.kinds.validation import validate_document
 from gateway.telemetry.export.prometheus_text import label_name, prometheus_name
 from gateway.telemetry.names import METRICS
 from tests.support.paths import ROOT
+from tests.support.prometheus_programs import find_prometheus_program
 
 FOLDER = ROOT / "dashboards"
 SELECTOR = re.compile(r"\b([a-z][a-z0-9_]*_[a-z0-9_]+)\{([^}]*)\}")
@@ -107,9 +107,7 @@ def test_every_alert_has_a_summary_and_a_severity() -> None:
 
 
 def test_prometheus_accepts_the_alerts() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed; Debian's package prometheus has it")
+    promtool = find_prometheus_program("promtool")
 
     found = subprocess.run(
         [promtool, "check", "rules", str(FOLDER / "alerts.yaml")], capture_output=True, text=True, timeout=60
@@ -126,9 +124,7 @@ def test_every_alert_is_tested_with_series_that_raise_it_and_with_others() -> No
 
 
 def test_alerts_are_raised_when_they_should_be() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed; Debian's package prometheus has it")
+    promtool = find_prometheus_program("promtool")
 
     found = subprocess.run(
         [promtool, "test", "rules", "alerts.test.yaml"], cwd=FOLDER, capture_output=True, text=True, timeout=60

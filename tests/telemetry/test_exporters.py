@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from gateway.telemetry.export.delivery import FLUSH_SECONDS, ExportFailed, JsonLinesExporter, Transport
 from gateway.telemetry.export.otlp_exporters import OtlpSpanExporter, SpanEncoder
 from gateway.telemetry.export.otlp_transports import OtlpGrpc, OtlpHttp
-from gateway.telemetry.finished_span import INTERNAL, KEPT, FinishedSpan, SpanContent, SpanGroup
+from gateway.telemetry.gateway_span import GatewaySpan, SpanGroup
 from gateway.telemetry.settings import (
     BatchSettings,
     InvalidTelemetry,
@@ -27,8 +27,7 @@ from gateway.telemetry.settings import (
     TelemetrySettings,
 )
 from gateway.telemetry.span_pipeline import MOST_WAITING_SPANS, SpanQueue, TailSampling
-from gateway.telemetry.spans import SpanPosition
-from tests.support.finished_spans import open_pipeline
+from tests.support.finished_spans import build_span, open_pipeline
 
 pytestmark = pytest.mark.anyio
 
@@ -39,9 +38,8 @@ FAST = BatchSettings(queue=1_000, batch=100, delay=0.01)
 PIPELINE = open_pipeline(TelemetrySettings({}))
 
 
-def a_span(name: str = "s") -> FinishedSpan:
-    at = SpanPosition((b"\1" * 16, b"\2" * 8), KEPT)
-    return FinishedSpan(PIPELINE, at, name, INTERNAL, (1, 2), SpanContent([{}]))
+def a_span(name: str = "s") -> GatewaySpan:
+    return build_span(PIPELINE, _name=name)
 
 
 def a_request(name: str = "s") -> bytes:
@@ -223,9 +221,8 @@ async def test_a_fault_of_ours_ends_one_batch_and_not_the_sending(caplog: pytest
 
 def test_only_so_many_spans_of_a_request_wait_for_its_end() -> None:
     tail, group = TailSampling(SamplingSettings(0.0)), SpanGroup()
-    at = SpanPosition((b"\1" * 16, b"\2" * 8), group)
     for _ in range(MOST_WAITING_SPANS + 10):
-        tail.on_end(FinishedSpan(PIPELINE, at, "s", INTERNAL, (1, 2), SpanContent([{}])))
+        tail.on_end(build_span(PIPELINE, group=group))
 
     assert len(group.waiting) == MOST_WAITING_SPANS
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -9,8 +10,8 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 
 from gateway.telemetry import names
 from gateway.telemetry.export.otlp_exporters import decode_record
-from gateway.telemetry.export.wire_format import INFO, Attributes, event_body, event_name, log_head, of_log
-from gateway.telemetry.finished_span import Value
+from gateway.telemetry.export.wire_format import INFO, OF_LOG, Attributes, event_body, event_name, log_head
+from gateway.telemetry.gateway_span import Value
 from gateway.telemetry.logs import LogPipeline
 from gateway.telemetry.settings import BatchSettings, OtlpExporterSettings, TelemetrySettings
 from tests.support.servers.otlp_collector import start_collector
@@ -29,13 +30,13 @@ def make_pipeline(url: str, batching: BatchSettings = BatchSettings(delay=0.01))
 def encoded(number: int = 0) -> bytes:
     attributes: dict[str, Value] = {"number": number, "names": ["a", "b"], "share": 0.5, "is": True, "word": "x"}
     head = log_head(b"\x01" * 16, b"\x02" * 8, 4711, INFO)
-    return head + event_name(names.CALL_STARTED) + event_body("hello", 100) + of_log(Attributes(100).all(attributes))
+    return head + event_name(names.CALL_STARTED) + event_body("hello", 100) + Attributes(OF_LOG, 100).join(attributes)
 
 
 async def test_encoded_and_other_records_arrive_together() -> None:
     async with start_collector() as collector:
         pipeline = make_pipeline(f"{collector.url}/v1/logs")
-        pipeline.put(encoded(1))
+        pipeline.put(lambda: encoded(1))
         pipeline.emit(
             LogRecord(timestamp=1, severity_number=SeverityNumber.WARN, body="line", attributes={"number": 2})
         )
@@ -62,7 +63,7 @@ def test_decoded_record_has_every_field() -> None:
 
 async def test_collector_that_is_gone_is_given_up_at_the_end() -> None:
     pipeline = make_pipeline(GONE)
-    pipeline.put(encoded())
+    pipeline.put(encoded)
 
     await pipeline.close()
 
@@ -72,7 +73,7 @@ async def test_collector_that_is_gone_is_given_up_at_the_end() -> None:
 async def test_what_a_collector_refuses_is_counted() -> None:
     async with serve_collector(_answer(400)) as url:
         pipeline = make_pipeline(url)
-        pipeline.put(encoded())
+        pipeline.put(encoded)
         await pipeline.close()
 
     assert pipeline.dropped == {"http_400": 1}
@@ -88,10 +89,10 @@ async def test_slow_collector_delays_nothing_and_the_rest_is_counted() -> None:
 
     async with serve_collector(answer) as url:
         pipeline = make_pipeline(url, BatchSettings(queue=50, batch=10, delay=0.001))
-        pipeline.put(encoded())
+        pipeline.put(encoded)
         await arrived.wait()
         for number in range(80):
-            pipeline.put(encoded(number))
+            pipeline.put(partial(encoded, number))
         assert pipeline.dropped["queue_full"] == 30
         leave.set()
         await pipeline.close()

@@ -1,5 +1,7 @@
 """The official messages can read our direct encoding."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -11,9 +13,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from gateway.telemetry.export import wire_format as wire
 from gateway.telemetry.export.otlp_exporters import SpanEncoder
-from gateway.telemetry.finished_span import KEPT, SERVER, FinishedSpan, SharedAttributes, SpanContent, SpanEvent, Value
+from gateway.telemetry.gateway_span import SERVER, GatewaySpan, SharedAttributes, SpanEvent, Value
 from gateway.telemetry.settings import LONGEST_VALUE
-from gateway.telemetry.spans import SpanPosition
+from tests.support.finished_spans import build_span
 
 TEXTS = st.text(max_size=300)
 VALUES = st.one_of(
@@ -51,8 +53,7 @@ class Source:
 
 
 def around(item: bytes) -> bytes:
-    attributes = wire.Attributes(100)
-    resource = attributes.all({"service.name": "gateway"})
+    resource = {"service.name": "gateway"}
     return wire.OtlpEnvelope(resource, scope="gateway", version="1", schema_url="https://schema").around([item, item])
 
 
@@ -71,14 +72,20 @@ def test_a_span_is_read_as_it_was_written(
     is_error: bool,
     limit: int,
 ) -> None:
-    context = SpanPosition(ids, KEPT, other[1], state="a=b")
-    context.is_remote = True
     own = {key: value for key, value in more.items() if key not in values}
-    content = SpanContent([SharedAttributes(values), own], [SpanEvent("e", start, more)], [other])
-    source = Source(limit)
+    source, later = Source(limit), max(start, end)
+    place: dict[str, Any] = {"above": other[1], "is_remote": True, "state": "a=b", "targets": (other,)}
+    content: dict[str, Any] = {"parts": [SharedAttributes(values), own], "own_events": [SpanEvent("e", start, more)]}
 
-    def make() -> FinishedSpan:
-        return FinishedSpan(source, context, name, SERVER, (start, end), content, is_error=is_error)
+    def make() -> GatewaySpan:
+        fields: dict[str, Any] = {
+            "_name": name,
+            "_kind": SERVER,
+            "_start_time": start,
+            "_end_time": later,
+            "is_error": is_error,
+        }
+        return build_span(source, ids, **place, **content, **fields)
 
     # The second time, keys are known, and short texts and shared attributes take another path.
     payload = SpanEncoder(source).encode([make(), make()])
@@ -107,9 +114,9 @@ def test_a_span_is_read_as_it_was_written(
 
 @given(IDS, TIMES, st.dictionaries(KEYS, VALUES, max_size=4))
 def test_a_log_record_is_read_as_it_was_written(ids: tuple[bytes, bytes], at: int, values: dict[str, Value]) -> None:
-    encoder = wire.Attributes(300)
+    encoder = wire.Attributes(wire.OF_LOG, 300)
     words = wire.event_name("gateway.call.started") + wire.event_body("echo was called", 100)
-    payload = around(wire.log_head(*ids, at, wire.INFO) + words + wire.of_log(encoder.all(values)))
+    payload = around(wire.log_head(*ids, at, wire.INFO) + words + encoder.join(values))
 
     record, _ = LogsData.FromString(payload).resource_logs[0].scope_logs[0].log_records
     assert (record.event_name, record.body.string_value) == ("gateway.call.started", "echo was called")
@@ -124,27 +131,33 @@ def test_a_log_record_is_read_as_it_was_written(ids: tuple[bytes, bytes], at: in
 def test_what_stands_before_a_text_depends_on_its_length_alone(words: str, limit: int) -> None:
     content = wire.text(words, limit)
 
-    values = wire.of_span(wire.Attributes(limit).all({"key": words}))
+    values = wire.Attributes(wire.OF_SPAN, limit).join({"key": words})
     assert wire.head("key", len(content), wire.OF_SPAN) + content == values
 
 
 @given(st.text(st.characters(min_codepoint=0xD800, max_codepoint=0xDFFF), min_size=1, max_size=3))
 def test_half_a_character_is_written_as_a_question_mark(text: str) -> None:
-    encoder = wire.Attributes(10)
-    encoder.encode("key", "once")
+    encoder = wire.Attributes(wire.OF_SPAN, 10)
+    encoder.join({"key": "once"})
 
-    assert encoder.encode("key", text).endswith(b"?" * len(text))
+    assert encoder.join({"key": text}).endswith(b"?" * len(text))
 
 
 def test_the_sdk_encodes_a_span_of_the_gateway_alike() -> None:
     """Exporters of other packages read the same span as the gateway's own."""
     source = Source(20)
-    context = SpanPosition((b"\1" * 16, b"\2" * 8), KEPT, b"\3" * 8, state="a=b")
     values = {"text": "x" * 30, "number": 7, "flag": True, "share": 0.5, "names": ("a", "b")}
-    content = SpanContent(
-        [SharedAttributes(values), {"own": "1"}], [SpanEvent("e", 5, {"k": "v"})], [(b"\4" * 16, b"\5" * 8)]
+    span = build_span(
+        source,
+        above=b"\3" * 8,
+        state="a=b",
+        _kind=SERVER,
+        parts=[SharedAttributes(values), {"own": "1"}],
+        own_events=[SpanEvent("e", 5, {"k": "v"})],
+        steps=[("authorise", 4, 1_004, True), ("record", 7, 9, None)],
+        targets=((b"\4" * 16, b"\5" * 8),),
+        is_error=True,
     )
-    span = FinishedSpan(source, context, "name", SERVER, (3, 9), content, is_error=True)
 
     ours = TracesData.FromString(SpanEncoder(source).encode([span]))
     theirs = TracesData.FromString(encode_spans([span]).SerializeToString())
@@ -159,8 +172,7 @@ def test_the_sdk_encodes_a_span_of_the_gateway_alike() -> None:
 def test_more_attributes_than_the_limit_are_dropped() -> None:
     source = Source(100)
     source.limits = SpanLimits(max_span_attributes=3)
-    content = SpanContent([SharedAttributes({"a": "1", "b": "2"}), {"c": "3", "d": "4"}])
-    span = FinishedSpan(source, SpanPosition((b"\1" * 16, b"\2" * 8), KEPT), "n", SERVER, (1, 2), content)
+    span = build_span(source, parts=[SharedAttributes({"a": "1", "b": "2"}), {"c": "3", "d": "4"}])
 
     [encoded] = TracesData.FromString(SpanEncoder(source).encode([span])).resource_spans[0].scope_spans[0].spans
     assert len(encoded.attributes) == 3

@@ -1,7 +1,6 @@
 """Metrics as text: names, labels that cannot break out, and features that only OpenMetrics has."""
 
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 
@@ -25,7 +24,8 @@ from gateway.telemetry.export.prometheus_text import (
     parse_metrics,
     prometheus_name,
 )
-from gateway.telemetry.meter_pipeline import Counter, Histogram, observe
+from gateway.telemetry.instruments import Counter, Histogram, observe
+from tests.support.prometheus_programs import find_prometheus_program
 
 SAMPLE = re.compile(r'[a-z_]+(\{([a-zA-Z_][a-zA-Z0-9_]*="(\\.|[^"\\\n])*",?)*\})? [-+0-9.e]+( # .*)?')
 ABOUT = (("service.name", "agent-gateway"),)
@@ -171,9 +171,7 @@ def test_format_is_the_one_that_is_asked_for(accept: str, format: str) -> None:
 
 
 def test_prometheus_itself_finds_nothing_wrong() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed; Debian's package prometheus has it")
+    promtool = find_prometheus_program("promtool")
     data = some()
     del data.resource_metrics[0].scope_metrics[1:]  # metrics of others need not follow its advice
 

@@ -56,9 +56,9 @@ class Transport(Protocol):
 
 
 class RecordSink(Protocol):
-    """Takes encoded log records, from any thread."""
+    """Takes log records from any thread. They are encoded in the thread that exports them."""
 
-    def put(self, encoded: bytes) -> None: ...
+    def put(self, encode: Callable[[], bytes]) -> None: ...
 
 
 class Delivery:
@@ -163,6 +163,18 @@ class QueueCounts:
         self._given = 0
         self._reported = self._batch_processor._metrics
         self._batch_processor._metrics = self  # its place for counts
+
+    def put(self, item: object) -> None:
+        """Take an item, as `emit` of the SDK does, which also asks the system for the process every time."""
+        to = self._batch_processor
+        queue = to._queue
+        size = len(queue)
+        if size >= to._max_queue_size or to._shutdown:
+            to.emit(item)
+            return
+        queue.appendleft(item)
+        if size >= to._max_export_batch_size - 1 and not to._worker_awaken.is_set():
+            to._worker_awaken.set()
 
     @property
     def taken(self) -> int:

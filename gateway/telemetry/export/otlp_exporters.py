@@ -6,7 +6,7 @@ exporters of other packages.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,20 +28,28 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from gateway.telemetry.export.delivery import FLUSH_SECONDS, Delivery, Transport
 from gateway.telemetry.export.wire_format import (
     FAILED,
+    OF_EVENT,
+    OF_SPAN,
     Attributes,
+    BoundedCache,
     OtlpEnvelope,
+    StepEvent,
     link,
-    of_span,
     span_event,
     span_head,
     span_name,
 )
-from gateway.telemetry.finished_span import FinishedSpan, SharedAttributes, SpanEvent, SpanSource
+from gateway.telemetry.gateway_span import GatewaySpan, SharedAttributes, SpanEvent, SpanSource, describe_step
+from gateway.telemetry.names import STEP_SECONDS
 from gateway.telemetry.settings import LONGEST_VALUE
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue
     from opentelemetry.proto.metrics.v1 import metrics_pb2
+
+
+_MOST_OF_STEP = 2
+"""Attributes of the event of a step."""
 
 
 class SpanEncoder:
@@ -52,36 +60,44 @@ class SpanEncoder:
         limits = source.limits
         self._most = limits.max_span_attributes or (1 << 30)
         longest = limits.max_span_attribute_length
-        self._limit = longest if longest is not None else 1 << 30
-        self._attributes = Attributes(self._limit)
+        longest = longest if longest is not None else 1 << 30
+        self._attributes = Attributes(OF_SPAN, longest)
         self._most_of_event = limits.max_event_attributes or (1 << 30)
-        self._of_events = Attributes(limits.max_attribute_length or self._limit)
-        resource = Attributes(1 << 20).all(dict(source.resource.attributes))
+        self._of_events = Attributes(OF_EVENT, limits.max_attribute_length or longest)
+        self._steps: BoundedCache[tuple[str, bool | None], StepEvent] = BoundedCache(
+            lambda of: StepEvent(of[0], STEP_SECONDS, describe_step(of[1]))
+        )
         scope = source.scope
         self._envelope = OtlpEnvelope(
-            resource, scope=scope.name, version=scope.version or "", schema_url=scope.schema_url or ""
+            source.resource.attributes,
+            scope=scope.name,
+            version=scope.version or "",
+            schema_url=scope.schema_url or "",
         )
 
-    def encode(self, spans: Sequence[FinishedSpan]) -> bytes:
+    def encode(self, spans: Sequence[GatewaySpan]) -> bytes:
         """Return a whole request."""
         return self._envelope.around([self.encode_span(each) for each in spans])
 
-    def encode_span(self, span: FinishedSpan) -> bytes:
-        content = span.content
-        fields = [span_head(span), span_name(span.name, LONGEST_VALUE)]
-        if sum(map(len, content.parts)) > self._most:
-            fields.append(of_span(self._attributes.all(span.attributes or {})))
-        else:
-            for part in content.parts:
-                if type(part) is not SharedAttributes:
-                    fields.append(of_span(self._attributes.all(part)))
-                    continue
-                if part.encoded is None:
-                    part.encoded = of_span(self._attributes.all(part))
-                fields.append(part.encoded)
-        for event in content.events[: self._source.limits.max_events]:
-            fields.append(self._encode_event(event))
-        for each in content.links[: self._source.limits.max_links]:
+    def encode_span(self, span: GatewaySpan) -> bytes:
+        fields = [span_head(span), span_name(span._name, LONGEST_VALUE)]
+        parts = span.parts
+        if sum(map(len, parts)) > self._most:
+            parts = (span.attributes or {},)
+        for part in parts:
+            if type(part) is not SharedAttributes:
+                fields += self._attributes.list_fields(part)
+                continue
+            if part.encoded is None:
+                part.encoded = self._attributes.join(part)
+            fields.append(part.encoded)
+        if span.own_events or self._most_of_event < _MOST_OF_STEP:
+            for event in span.list_events()[: self._source.limits.max_events]:
+                fields.append(self._encode_event(event))
+        elif span.steps:
+            for name, since, until, is_cached in span.steps[: self._source.limits.max_events]:
+                fields.append(self._steps[name, is_cached].encode(since, until))
+        for each in span.targets[: self._source.limits.max_links]:
             fields.append(link(*each))
         if span.is_error:
             fields.append(FAILED)
@@ -91,7 +107,7 @@ class SpanEncoder:
         attributes: Mapping[str, Any] = event.attributes
         if len(attributes) > self._most_of_event:
             attributes = dict(list(attributes.items())[-self._most_of_event :])
-        return span_event(event.name, event.at, self._of_events.all(attributes), LONGEST_VALUE)
+        return span_event(event.name, event.at, self._of_events.join(attributes), LONGEST_VALUE)
 
 
 class _Sender:
@@ -123,7 +139,7 @@ class OtlpSpanExporter(_Sender, SpanExporter):
         return SpanExportResult.SUCCESS if arrived else SpanExportResult.FAILURE
 
     def _encode(self, spans: Sequence[ReadableSpan]) -> bytes:
-        ours = [each for each in spans if type(each) is FinishedSpan]
+        ours = [each for each in spans if isinstance(each, GatewaySpan)]
         pieces = []
         if ours:
             source = ours[0].source
@@ -131,7 +147,7 @@ class OtlpSpanExporter(_Sender, SpanExporter):
                 self._encoder = source, SpanEncoder(source)
             pieces.append(self._encoder[1].encode(ours))
         if len(ours) < len(spans):
-            others = [each for each in spans if type(each) is not FinishedSpan]
+            others = [each for each in spans if not isinstance(each, GatewaySpan)]
             pieces.append(encode_spans(others).SerializeToString())
         return b"".join(pieces)  # repeated fields of a message may be in several pieces
 
@@ -166,17 +182,29 @@ class RecordSource(NamedTuple):
 
 
 class EncodedRecord(ReadableLogRecord):
-    """A log record of the gateway, as the bytes of its message. It is decoded on first use."""
+    """A log record of the gateway. It is encoded when it is exported, and decoded for exporters of other packages."""
 
-    encoded: bytes
+    __setattr__ = object.__setattr__  # the fields of the base class, which is frozen, are computed
 
-    def __init__(self, encoded: bytes, source: RecordSource) -> None:
-        resource, scope, limits = source
-        vars(self).update(encoded=encoded, resource=resource, instrumentation_scope=scope, limits=limits)
+    def __init__(self, encode: Callable[[], bytes], source: RecordSource) -> None:
+        self.encode = encode
+        self.source = source
+
+    @property
+    def resource(self) -> Resource:
+        return self.source.resource
+
+    @property
+    def instrumentation_scope(self) -> InstrumentationScope:
+        return self.source.instrumentation_scope
+
+    @property
+    def limits(self) -> LogRecordLimits:
+        return self.source.limits
 
     @cached_property
     def log_record(self) -> LogRecord:
-        return decode_record(self.encoded)
+        return decode_record(self.encode())
 
 
 def decode_record(encoded: bytes) -> LogRecord:
@@ -212,7 +240,7 @@ class OtlpLogExporter(_Sender, LogRecordExporter):
         self._envelope = envelope
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        encoded = [each.encoded for each in batch if type(each) is EncodedRecord]
+        encoded = [each.encode() for each in batch if type(each) is EncodedRecord]
         others = [each for each in batch if type(each) is not EncodedRecord]
         payload = self._envelope.around(encoded) if encoded else b""
         if others:  # messages of one type can be joined

@@ -4,7 +4,7 @@ and caches whatever does not change between calls.
 It knows the field numbers of `opentelemetry.proto`, which never change, and nothing about the meaning of attributes.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from opentelemetry.trace import SpanKind
 
 if TYPE_CHECKING:
-    from gateway.telemetry.finished_span import FinishedSpan
+    from gateway.telemetry.gateway_span import GatewaySpan
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -93,38 +93,37 @@ def head(key: str, size: int, tag: bytes) -> bytes:
 
 
 class Attributes:
-    """Encodes attributes; texts are truncated to `limit` characters. Each starts with `tag`: that of spans, or none if
-    `of_span` or `of_log` adds it.
-    """
+    """Encodes attributes as fields with a `tag`; texts are truncated to `limit` characters."""
 
-    def __init__(self, limit: int, *, tag: bytes = b"") -> None:
-        self.limit = limit
+    def __init__(self, tag: bytes, limit: int) -> None:
         self._tag = tag
+        self._limit = limit
         self._heads: BoundedCache[tuple[str, int], bytes] = BoundedCache(lambda of: head(*of, tag))
-        self._numbers = BoundedCache(self._number)
-        self._flags = BoundedCache(self._flag)
+        self._numbers: BoundedCache[tuple[str, int], bytes] = BoundedCache(lambda of: tag + _attribute(*_number(*of)))
 
-    def encode(self, key: str, value: Any) -> bytes:
-        """Encode one attribute, with its length before it."""
-        if type(value) is str:
-            content = text(value, self.limit)
-            return self._heads[key, len(content)] + content
-        if type(value) is int:
-            return self._numbers[key, value]
-        if type(value) is bool:
-            return self._flags[key, value]
-        return self._tag + _attribute(key, _other(value, self.limit))
+    def list_fields(self, values: Mapping[str, Any]) -> list[bytes]:
+        heads, limit, found = self._heads, self._limit, []
+        for key, value in values.items():
+            kind = type(value)
+            if kind is str:
+                size = len(value)
+                if size <= limit and value.isascii():
+                    found.append(heads[key, size] + value.encode())
+                else:
+                    content = text(value, limit)
+                    found.append(heads[key, len(content)] + content)
+            elif kind is int:
+                found.append(self._numbers[key, value])
+            else:
+                found.append(self._tag + _attribute(key, _other(value, limit)))
+        return found
 
-    def all(self, values: Mapping[str, Any]) -> tuple[bytes, ...]:
-        return tuple([self.encode(key, value) for key, value in values.items()])
+    def join(self, values: Mapping[str, Any]) -> bytes:
+        return b"".join(self.list_fields(values))
 
-    def _number(self, of: tuple[str, int]) -> bytes:
-        key, value = of
-        return self._tag + _attribute(key, b"\x18" + varint(value if value >= 0 else value + _LARGE))
 
-    def _flag(self, of: tuple[str, bool]) -> bytes:
-        key, value = of
-        return self._tag + _attribute(key, b"\x10\x01" if value else b"\x10\x00")
+def _number(key: str, value: int) -> tuple[str, bytes]:
+    return key, b"\x18" + varint(value if value >= 0 else value + _LARGE)
 
 
 def _attribute(key: str, value: bytes) -> bytes:
@@ -133,6 +132,8 @@ def _attribute(key: str, value: bytes) -> bytes:
 
 
 def _other(value: Any, limit: int) -> bytes:
+    if isinstance(value, bool):
+        return b"\x10\x01" if value else b"\x10\x00"
     if isinstance(value, float):
         return _DOUBLE.pack(b"\x21", value)
     assert isinstance(value, Sequence)  # noqa: S101 - there is nothing else
@@ -141,33 +142,41 @@ def _other(value: Any, limit: int) -> bytes:
 
 
 OF_SPAN: Final = b"\x4a"
+OF_EVENT: Final = b"\x1a"
 OF_LOG: Final = b"\x32"
-
-
-def of_span(attributes: Iterable[bytes]) -> bytes:
-    return OF_SPAN.join((b"", *attributes))
-
-
-def of_log(attributes: Iterable[bytes]) -> bytes:
-    return OF_LOG.join((b"", *attributes))
+OF_RESOURCE: Final = b"\x0a"
+"""Tags of attributes."""
 
 
 def link(trace_id: bytes, span_id: bytes) -> bytes:
     return b"\x6a\x21" + _LINK.pack(b"\x0a\x10", trace_id, b"\x12\x08", span_id, b"\x35", _KNOWS_REMOTE | _IS_REMOTE)
 
 
-def span_event(name: str, at: int, attributes: Iterable[bytes], limit: int) -> bytes:
-    """Return an event of a span. The attributes have no tag of their own."""
-    fields = _EVENT.pack(b"\x09", at) + delimit(b"\x12", text(name, limit))
-    return delimit(b"\x5a", fields + b"\x1a".join((b"", *attributes)))
+def span_event(name: str, at: int, attributes: bytes, limit: int) -> bytes:
+    return delimit(b"\x5a", _EVENT.pack(b"\x09", at) + delimit(b"\x12", text(name, limit)) + attributes)
 
 
-def span_head(of: "FinishedSpan") -> bytes:
+class StepEvent:
+    """Encodes events with one name, whose only attribute that differs is a number of seconds."""
+
+    def __init__(self, name: str, duration: str, attributes: Mapping[str, Any]) -> None:
+        number = OF_EVENT + _attribute(duration, _DOUBLE.pack(b"\x21", 0.0))
+        event = span_event(name, 0, number + Attributes(OF_EVENT, 1 << 10).join(attributes), 1 << 10)
+        first = event.index(b"\x09") + 1
+        second = event.index(number) + len(number) - 8
+        self._before, self._between, self._after = event[:first], event[first + 8 : second], event[second + 8 :]
+        self._pack = Struct(f"<{first}sQ{second - first - 8}sd{len(self._after)}s").pack
+
+    def encode(self, since: int, until: int) -> bytes:
+        return self._pack(self._before, since, self._between, (until - since) / 1e9, self._after)
+
+
+def span_head(of: "GatewaySpan") -> bytes:
     """Return the first fields of a span. Its name, attributes, events, links and status follow."""
-    kind, parent, since, until = _KINDS[of.kind], of.above, of.since, of.until
-    if parent:
-        flags = _BELOW_ANOTHER if of.is_below_remote else _BELOW
-        head = _CHILD.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, kind, since, b"\x41", until, flags, parent)
+    kind, since, until = _KINDS[of._kind], of._start_time, of._end_time
+    if of.above:
+        flags = _BELOW_ANOTHER if of.is_remote else _BELOW
+        head = _CHILD.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, kind, since, b"\x41", until, flags, of.above)
     else:
         head = _ROOT.pack(b"\x0a\x10", of.trace, b"\x12\x08", of.span, kind, since, b"\x41", until, _ALONE)
     return head + delimit(b"\x1a", of.state.encode()) if of.state else head
@@ -200,8 +209,8 @@ _BEFORE_ITEMS: Final = BoundedCache(_before_item)
 class OtlpEnvelope:
     """The message around a batch of spans or log records, with resource, scope and version of the conventions."""
 
-    def __init__(self, resource: Sequence[bytes], *, scope: str, version: str, schema_url: str) -> None:
-        self._resource = delimit(b"\x0a", b"".join(b"\x0a" + each for each in resource))
+    def __init__(self, resource: Mapping[str, Any], *, scope: str, version: str, schema_url: str) -> None:
+        self._resource = delimit(b"\x0a", Attributes(OF_RESOURCE, 1 << 20).join(resource))
         named = delimit(b"\x0a", scope.encode()) + delimit(b"\x12", version.encode())
         self._scope = delimit(b"\x0a", named)
         self._schema = delimit(b"\x1a", schema_url.encode())

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tests.support.gateways.gate_projects import ANA, HELD, PEOPLE, approval_cli
 from tests.support.gateways.process import start_gateway_process
 from tests.support.gateways.projects import start_call_counter, start_gateway
 from tests.support.paths import ROOT
+from tests.support.prometheus_programs import find_prometheus_program
 from tests.support.servers.otel_agent import reference, written
 from tests.support.servers.otlp_collector import sending_to, start_collector
 
@@ -67,9 +67,7 @@ async def test_every_counter_of_an_alert_starts_at_zero(tmp_path: Path) -> None:
 
 
 async def test_first_event_after_the_start_raises_its_alert(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed; Debian's package prometheus has it")
+    promtool = find_prometheus_program("promtool")
     async with start_call_counter() as backend:
         project = write(tmp_path / "p", approval_client(backend.port))
         async with start_gateway(project, tmp_path / "data", people=PEOPLE) as gateway:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import re
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -44,6 +43,7 @@ from tests.support.gateways.projects import (
     start_gateway,
 )
 from tests.support.paths import ROOT
+from tests.support.prometheus_programs import find_prometheus_program
 from tests.support.servers.otlp_collector import attributes_of, sending_to, start_collector, wait_for_spans
 
 pytestmark = pytest.mark.anyio
@@ -182,9 +182,7 @@ async def test_any_worker_serves_the_metrics_of_all(tmp_path: Path, forks: ForkS
 
 
 async def test_prometheus_scrapes_and_answers_queries(tmp_path: Path, forks: ForkServer) -> None:
-    prometheus = shutil.which("prometheus")
-    if prometheus is None:
-        pytest.skip("prometheus is not installed; Debian has a package of that name")
+    prometheus = find_prometheus_program("prometheus")
     async with start_call_counter() as backend:
         with start_desk(forks, tmp_path, backend.port) as gateway:
             async with aiohttp.ClientSession() as session, run_prometheus(prometheus, tmp_path, gateway) as url:

@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from opentelemetry.sdk._configuration import _OTelSDKConfigurator
 
 from gateway.app.app import prepare_app
 from gateway.app.settings import Settings
@@ -38,6 +37,8 @@ ENTRY_POINTS = f"""
 lines = {MODULE}:LineExporter
 [opentelemetry_traces_sampler]
 by_name = {MODULE}:NameSampler
+[opentelemetry_sampler]
+no_lists = {MODULE}:drop_lists
 [opentelemetry_propagator]
 vendor = {MODULE}:HeaderPropagator
 [opentelemetry_resource_detector]
@@ -181,33 +182,6 @@ def _scopes(line: dict[str, Any]) -> list[dict[str, Any]]:
     return [scope for resource in line.get("resourceSpans", ()) for scope in resource["scopeSpans"]]
 
 
-async def test_a_configuration_file_that_nothing_reads_is_refused_with_the_name_of_its_package(tmp_path: Path) -> None:
-    """The lock does not have the package that reads the file: neither the gateway nor the SDK ignores that."""
-    path = tmp_path / "sdk.yaml"
-    path.write_text('file_format: "1.0"\ntracer_provider: {}\n', encoding="utf-8")
-    async with start_call_counter() as backend:
-        documents = approval_client(backend.port)
-    for number, some in enumerate((documents, wait_for_spans(documents))):
-        settings = Settings.model_validate({"configs": write(tmp_path / f"p{number}", some)})
-
-        with pytest.raises(InvalidTelemetry, match="OTEL_CONFIG_FILE needs a package that is not installed") as raised:
-            prepare_app(settings, environ={**environ_of(PEOPLE), "OTEL_CONFIG_FILE": str(path)})
-
-        assert "pip install opentelemetry-configuration" in str(raised.value.help)
-
-    with pytest.raises(RuntimeError, match="opentelemetry-configuration is not installed"):
-        _configure_sdk({"OTEL_CONFIG_FILE": str(path)})
-
-
-def _configure_sdk(environ: dict[str, str]) -> None:
-    """Let the SDK itself configure this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        configurator: Any = _OTelSDKConfigurator
-        configurator().configure()
-
-
 @pytest.mark.parametrize(
     ("variable", "value", "names"),
     [
@@ -217,7 +191,6 @@ def _configure_sdk(environ: dict[str, str]) -> None:
         ("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "missing-part", "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"),
         ("OTEL_PYTHON_ID_GENERATOR", "missing-part", "OTEL_PYTHON_ID_GENERATOR"),
         ("OTEL_SPAN_EVENT_COUNT_LIMIT", "some", "OTEL_SPAN_EVENT_COUNT_LIMIT"),
-        ("OTEL_CONFIG_FILE", "sdk.yaml", "OTEL_CONFIG_FILE"),
     ],
 )
 async def test_what_is_not_installed_stops_the_start(tmp_path: Path, variable: str, value: str, names: str) -> None:

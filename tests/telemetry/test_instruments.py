@@ -28,7 +28,7 @@ from opentelemetry.sdk.metrics.view import (
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from gateway.telemetry import names
-from gateway.telemetry.meter_pipeline import MOST_WAITING, Counter, Histogram, SpanIds, Values, attributes_of
+from gateway.telemetry.instruments import MOST_WAITING, Counter, Histogram, SpanIds, Values, attributes_of
 
 CALLS = names.EXECUTE_DURATION
 DELTA: dict[type, AggregationTemporality] = {
@@ -208,7 +208,7 @@ def test_amount_of_zero_starts_a_series() -> None:
 def test_exemplar_has_the_time_of_its_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     calls = Histogram(CALLS, MeterProvider([reader], shutdown_on_exit=False).get_meter("gateway"))
-    monkeypatch.setattr("gateway.telemetry.meter_pipeline.time_ns", lambda: 4711)
+    monkeypatch.setattr("gateway.telemetry.instruments.time_ns", lambda: 4711)
 
     calls.record(of_tool("quote"), 1.0, ("a" * 32, "b" * 16))
     calls.hand_over()
