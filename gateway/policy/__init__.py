@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     )
     from gateway.policy.authoriser import AccessRequest
     from gateway.policy.bundle_validity import ConfigExpired, Validity, ValidityState
-    from gateway.policy.casbin.enforcer import CasbinAuthoriser
-    from gateway.policy.casbin.lint import KnownNames, lint_policies
-    from gateway.policy.casbin.policy_files import PolicyCell, PolicySet, RoleLink, read_policies
+    from gateway.policy.casbin.lint import KnownNames, find_ended_rows, lint_policies
+    from gateway.policy.casbin.period_authoriser import build_authoriser
+    from gateway.policy.casbin.policy_files import PermissionRow, PolicyCell, PolicySet, RoleLink, read_policies
+    from gateway.policy.casbin.row_end import RowEnd
+    from gateway.policy.grants.grant import Grant
     from gateway.policy.limits import (
         NO_AMOUNTS,
         ExceededLimit,
