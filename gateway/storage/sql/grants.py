@@ -65,7 +65,7 @@ class SqlGrantStore:
     async def change(self, work: Callable[[Sequence[Grant]], GrantChange]) -> Grant:
         def write(connection: sqlite3.Connection) -> Grant:
             DELETE_OLD.run(connection, {"at": to_microseconds(self._clock() - RETAINED_FOR)})
-            change = work(_read_all(connection))
+            change = work(read_all_grants(connection))
             row = _to_row(change.grant)
             DELETE.run(connection, row)
             INSERT.run(connection, row)
@@ -77,7 +77,7 @@ class SqlGrantStore:
         return grant
 
     async def list_grants(self) -> list[Grant]:
-        return await self._writer.run(_read_all)
+        return await self._writer.run(read_all_grants)
 
     def close(self) -> None:
         self._ledger.close()
@@ -87,7 +87,8 @@ class SqlGrantStore:
         return GrantLedger.of(map(_from_row, COUNTING.rows(connection, {"at": since})))
 
 
-def _read_all(connection: sqlite3.Connection) -> list[Grant]:
+def read_all_grants(connection: sqlite3.Connection) -> list[Grant]:
+    """Return requests and grants, newest first."""
     return [_from_row(row) for row in ALL.rows(connection, {})]
 
 
