@@ -100,7 +100,9 @@ def test_comment_that_ends_no_row_is_an_error(name: str, tmp_path: Path) -> None
 
 
 def test_row_of_bad_shape_below_a_comment_is_reported_once(tmp_path: Path) -> None:
-    assert problems(folder(tmp_path, "# until 2027-01-31 INC-42: p, role:a\np, role:a")) == ["policy.csv:2:4: row-arity"]
+    assert problems(folder(tmp_path, "# until 2027-01-31 INC-42: p, role:a\np, role:a")) == [
+        "policy.csv:2:4: row-arity"
+    ]
 
 
 def test_end_of_a_deny_is_announced(tmp_path: Path) -> None:
@@ -169,7 +171,9 @@ def test_cached_decision_ends_with_the_row(rows: str, tmp_path: Path, caplog: py
 
 def test_roles_end_with_the_membership(tmp_path: Path) -> None:
     clock = Clock(END - timedelta(seconds=1))
-    authoriser = build_authoriser(read(folder(tmp_path, ended_by("2027-01-31", MEMBER) + ROW)), ranks=RANKS, clock=clock)
+    authoriser = build_authoriser(
+        read(folder(tmp_path, ended_by("2027-01-31", MEMBER) + ROW)), ranks=RANKS, clock=clock
+    )
     ana = frozenset({"user:ana"})
 
     before = authoriser.roles_of(ana)
@@ -227,5 +231,3 @@ def test_clock_that_races_ends_a_row_once(tmp_path: Path) -> None:
     authoriser = build_authoriser(policies, ranks=RANKS, clock=lambda: next(moments))
 
     assert [decide(authoriser), decide(authoriser)] == [True, False]
-
-

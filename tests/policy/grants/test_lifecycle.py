@@ -59,7 +59,16 @@ def roles_of(names: frozenset[str]) -> frozenset[str]:
 
 def make_request(id: str = "g1", requester: Principal = KIM, **changes: Any) -> Grant:
     of = Grant(
-        id, requester.subject, requester.tenant, "role:oncall", "incidents", HOUR, "INC-42", requester, NOON, NOON + HOUR
+        id,
+        requester.subject,
+        requester.tenant,
+        "role:oncall",
+        "incidents",
+        HOUR,
+        "INC-42",
+        requester,
+        NOON,
+        NOON + HOUR,
     )
     return replace(of, **changes)
 
@@ -230,7 +239,9 @@ def test_grant_is_in_force_from_its_approval_to_its_end() -> None:
 
     assert why(grant) is None
     assert why(grant, NOON + HOUR - timedelta(microseconds=1)) is None
-    assert why(grant, NOON - timedelta(microseconds=1)) == why(grant, NOON + HOUR) == "it is not approved, or it is over"
+    assert (
+        why(grant, NOON - timedelta(microseconds=1)) == why(grant, NOON + HOUR) == "it is not approved, or it is over"
+    )
     assert why(make_request()) == "it is not approved, or it is over"
 
 
