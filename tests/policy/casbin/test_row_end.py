@@ -1,6 +1,5 @@
 """Rows that end: the comment that states the end, and decisions that follow the clock."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
