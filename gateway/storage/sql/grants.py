@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from sqlalchemy import ColumnElement, bindparam, delete, insert, or_, select
 from sqlalchemy.sql.expression import ClauseElement
 
+from gateway.errors import StoreUnavailable
 from gateway.model import Principal, canonical
 from gateway.policy import Grant, GrantChange, GrantHook, GrantLedger, GrantState
 from gateway.storage.cache_invalidation import CachedValue, ChangeSignal
@@ -84,7 +85,11 @@ class SqlGrantStore:
 
     def _read_ledger(self, connection: sqlite3.Connection) -> GrantLedger:
         since = to_microseconds(self._clock() - COUNTED_FOR)
-        return GrantLedger.of(map(_from_row, COUNTING.rows(connection, {"at": since})))
+        rows = COUNTING.rows(connection, {"at": since})
+        try:
+            return GrantLedger.of(map(_from_row, rows))
+        except (TypeError, ValueError) as error:
+            raise StoreUnavailable("a grant in the store cannot be read", cause=error) from error
 
 
 def read_all_grants(connection: sqlite3.Connection) -> list[Grant]:
