@@ -6,15 +6,17 @@ Rates and quotas are counted when the call is made.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
 from gateway.errors import NotPermitted, ValidationException
 from gateway.model import CONFIG_OBJECT, Principal, Schema, fingerprint_of, to_microseconds
-from gateway.policy.authoriser import AccessDecision, AccessRequest, Authoriser
+from gateway.policy.authoriser import AccessDecision, AccessRequest, Authoriser, TimedAuthoriser
+from gateway.policy.grants.grant import Grant
 from gateway.policy.rules.conditions import ConditionScope
 from gateway.policy.rules.gate_checks import Decision, FlowCheck, PermissionLookup
 from gateway.policy.rules.gate_rules import GateOutcome, GateRule, evaluate_rules
@@ -110,6 +112,10 @@ class ToolVisibility:
     decision: AccessDecision
 
 
+GrantLookup = Callable[[Principal], tuple[Grant, ...]]
+"""Returns the grants of a caller that are in force now."""
+
+
 class CallerRights(NamedTuple):
     """What every decision about one caller needs: their names with all roles, and who they are to conditions."""
 
@@ -128,10 +134,38 @@ class Access:
         self._ranks = snapshot.ranks
         self._schemas: dict[str, Schema] = {}
         self._seen_tools: dict[str, tuple[Requested, Mapping[str, Any]]] = {}
-        self._rights: dict[tuple[str, frozenset[str], str | None], CallerRights] = {}
+        self._rights: dict[tuple[str, str | None, frozenset[str]], CallerRights] = {}
+        self._find_grants: GrantLookup | None = None
+
+    def at(self, moment: datetime) -> "Access":
+        """Return the access of the policy rows that are in force at a moment; grants are those of now."""
+        if not isinstance(self.authoriser, TimedAuthoriser):
+            return self
+        timed = copy(self)
+        timed.authoriser = self.authoriser.at(moment)
+        return timed
+
+    def with_grants(self, find: "GrantLookup") -> "Access":
+        """Return the access of callers with the roles that their grants add. `find` must not raise."""
+        granting = copy(self)
+        granting._find_grants = find
+        return granting
+
+    def without_grants(self) -> "Access":
+        granting = copy(self)
+        granting._find_grants = None
+        return granting
+
+    def list_grants(self, principal: Principal) -> tuple[Grant, ...]:
+        """Return the caller's grants in force."""
+        return () if self._find_grants is None else self._find_grants(principal)
 
     def decide_call(self, call: AccessQuestion) -> AccessAnswer:
-        """Run the steps up to the first refusal."""
+        """Run the steps up to the first refusal, with the rows that are in force when the call is made."""
+        timed = self.at(call.at)
+        return timed._decide_call(call)
+
+    def _decide_call(self, call: AccessQuestion) -> AccessAnswer:
         catalogue = self.snapshot.catalogues.get(call.catalogue)
         rights = self._find_rights(call.principal)
         steps = [_audience(catalogue, call.catalogue, held=None if rights is None else rights.held)]
@@ -237,7 +271,10 @@ class Access:
         )
 
     def roles_of(self, principal: Principal) -> frozenset[str]:
-        """Return the caller's names and every role that these names hold."""
+        """Return the caller's names and every role that these names hold, without granted roles.
+
+        Approvers are determined by these: a granted role does not let its holder approve anything.
+        """
         return self.authoriser.roles_of(principal.names)
 
     def decide_action(
@@ -278,7 +315,7 @@ class Access:
         objects, tier = self._approvable(catalogue, tool)
         if not objects:
             return AccessDecision(False, "there is no such tool")
-        found = [self._decide(principal, "approve", catalogue=catalogue, object=each, tier=tier) for each in objects]
+        found = [self._ask(principal.names, "approve", catalogue, each, tier) for each in objects]
         denied = next((each for each in found if not each.allowed and each.row is not None), None)
         return denied or next((each for each in found if each.allowed), found[0])
 
@@ -402,38 +439,49 @@ class Access:
         return may
 
     def _decide(self, principal: Principal, action: str, catalogue: str, object: str, tier: str) -> AccessDecision:
+        grants = () if self._find_grants is None else self._find_grants(principal)
+        decision = self._ask(_with_roles(principal, grants), action, catalogue, object, tier)
+        if not grants or not decision.allowed or self._ask(principal.names, action, catalogue, object, tier).allowed:
+            return decision
+        used = [each.id for each in grants if decision.subject in self.authoriser.roles_of(frozenset({each.role}))]
+        return replace(decision, reason=f"{decision.reason}, by grant {', '.join(used)}", grants=tuple(used))
+
+    def _ask(self, names: frozenset[str], action: str, catalogue: str, object: str, tier: str) -> AccessDecision:
         try:
             # Bypasses the constructor to save time: most decisions come from the authoriser's cache.
-            request = tuple.__new__(AccessRequest, (principal.names, catalogue, object, action, tier))
+            request = tuple.__new__(AccessRequest, (names, catalogue, object, action, tier))
             return self.authoriser.decide(request)
         except Exception as error:  # fail closed: an authoriser must not raise, but if it does, deny
             _log.exception("the authoriser failed")
             return AccessDecision(False, f"authorisation failed ({type(error).__name__})", is_unanswered=True)
 
     def _find_rights(self, principal: Principal) -> CallerRights | None:
-        """Return the rights of a caller; `None` if their roles cannot be determined. Cached: a call needs them often.
+        """Return the rights of a caller, granted roles included; `None` if their roles cannot be determined.
 
-        A role without the prefix `role:` could be another caller's name and would grant that caller's rights.
+        What follows from the roles is cached, the roles are not: rows and grants end. A role without the prefix `role:`
+        could be another caller's name and would grant that caller's rights.
         """
-        key = (principal.subject, principal.roles, principal.tenant)
-        known = self._rights.get(key)
-        if known is not None:
-            return known
         if not all(role.startswith("role:") for role in principal.roles):
             return None
         try:
-            held = self.authoriser.roles_of(principal.names)
+            held = self.authoriser.roles_of(_with_roles(principal, self.list_grants(principal)))
         except Exception:  # fail closed
             _log.exception("the authoriser failed")
             return None
+        key = (principal.subject, principal.tenant, held)
+        rights = self._rights.get(key)
+        if rights is None:
+            if len(self._rights) >= _MOST_CALLERS:
+                self._rights.clear()
+            rights = self._rights[key] = self._rights_of(principal, held)
+        return rights
+
+    def _rights_of(self, principal: Principal, held: frozenset[str]) -> CallerRights:
         roles = sorted(held - {principal.subject})
         facts = {"subject": principal.subject, "roles": roles, "tenant": principal.tenant}
         catalogues = self.snapshot.catalogues.items()
         admitted = frozenset(name for name, each in catalogues if not each.audience.isdisjoint(held))
-        if len(self._rights) >= _MOST_CALLERS:
-            self._rights.clear()
-        rights = self._rights[key] = CallerRights(held, admitted, facts)
-        return rights
+        return CallerRights(held, admitted, facts)
 
     def _tool(self, call: AccessQuestion, tool: DeclaredTool | Query | None) -> AccessStep:
         """Whether the caller may know of the tool. Only explanations distinguish unknown from hidden tools."""
@@ -506,6 +554,10 @@ class Access:
         idle = tuple(rule for rule in rules if rule.name not in matched)
         taken = (*steps, _gate_step(outcome, steps[-1]))
         return AccessAnswer(taken, outcome, scope, idle, _find_deciding_rows(steps) | permitting)
+
+
+def _with_roles(principal: Principal, grants: tuple[Grant, ...]) -> frozenset[str]:
+    return principal.names.union(each.role for each in grants) if grants else principal.names
 
 
 def _refusal(steps: Sequence[AccessStep]) -> AccessAnswer:

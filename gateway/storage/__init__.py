@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from gateway.storage.sql.engine_base import ReadPool
     from gateway.storage.sql.flags_seen_by_caller import StoredSightings
+    from gateway.storage.sql.grants import SqlGrantStore
     from gateway.storage.sql.group_commit import GroupCommit
     from gateway.storage.sql.postgres.connection import PostgresAuditReader, open_read_only_session
     from gateway.storage.sql.postgres.database_setup import (
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         find_call_approvals,
         find_calls,
         list_calls,
+        list_grants,
         open_for_reading,
     )
     from gateway.storage.sql.sqlite.connection import SqliteConnection
