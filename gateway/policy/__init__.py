@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         build_active_approver_directory,
         build_approver_directory,
         check_approvers,
+        find_approvers,
         find_common_subject,
     )
     from gateway.policy.authoriser import AccessRequest
