@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         find_approvers,
         find_common_subject,
     )
-    from gateway.policy.authoriser import AccessRequest
+    from gateway.policy.authoriser import AccessDecision, AccessRequest
     from gateway.policy.bundle_validity import ConfigExpired, Validity, ValidityState
     from gateway.policy.casbin.enforcer import CasbinAuthoriser
     from gateway.policy.casbin.lint import KnownNames, lint_policies
