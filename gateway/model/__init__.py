@@ -89,6 +89,7 @@ if TYPE_CHECKING:
         escape_character,
         escape_invisible,
         is_unseen,
+        split_unseen,
     )
     from gateway.model.provider_formats import (
         ContentBlock,

@@ -1,13 +1,13 @@
 """Section: who can call what moves money, destroys something or sends data out, and which row allows it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.model import Principal
-from gateway.registries import Catalogue, Position, add_implied_flags, in_effect_order
-from gateway.review.access_report import Likelihood, ToolAccess, list_tool_access, list_tool_access_for
-from gateway.review.plan.access_changes import list_callers
+from gateway.policy import find_common_subject
+from gateway.registries import Position, add_implied_flags, in_effect_order
+from gateway.review.access.effective_access import APPROVE, CALL, AccessBlock
+from gateway.review.access_report import ToolAccess, list_tool_access
 from gateway.review.report.report_input import ReportInput
 
 GRAVE: Final = frozenset({"destructive", "egress"})
@@ -15,13 +15,21 @@ GRAVE: Final = frozenset({"destructive", "egress"})
 
 
 @dataclass(frozen=True, slots=True)
-class HazardCaller:
-    """A caller who can call the tool. `answer` and `held` are `perhaps` if arguments, hours or counts decide."""
+class HazardGate:
+    """A rule that holds or denies the call, always or in some cases."""
 
-    caller: str
-    answer: Likelihood
-    held: Likelihood
-    by: str | None
+    rule: str
+    decision: str
+    is_certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HazardCaller:
+    """Callers that can call the tool by the same row. `words` are that row in plain words."""
+
+    callers: tuple[str, ...]
+    gates: tuple[HazardGate, ...]
+    words: str
     position: Position | None
 
 
@@ -36,26 +44,33 @@ class HazardTool:
     callable: bool
     gates: tuple[str, ...]
     callers: tuple[HazardCaller, ...]
+    approvers: tuple[str, ...]
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class HazardsSection:
     flags: tuple[str, ...]
-    callers: int
+    asked: int
     """How many callers and roles were asked for."""
+    common_subject: str | None
     tools: tuple[HazardTool, ...]
 
 
 def build_hazards(source: ReportInput) -> HazardsSection:
     flags = grave_flags(source)
-    callers = list_callers(source.snapshot, source.project.rows)
-    tools = [
-        tool
-        for _, catalogue in sorted(source.snapshot.catalogues.items())
-        for tool in _of_catalogue(source, catalogue, callers, flags)
+    offers = [
+        (name, offer)
+        for name, catalogue in sorted(source.snapshot.catalogues.items())
+        for offer in list_tool_access(source.snapshot, catalogue)
+        if flags & offer.tool.trust.flags
     ]
-    return HazardsSection(tuple(in_effect_order(flags)), len(callers), tuple(tools))
+    return HazardsSection(
+        tuple(in_effect_order(flags)),
+        len(source.review.callers.principals),
+        find_common_subject(source.snapshot),
+        tuple(_tool(source, name, offer, flags) for name, offer in offers),
+    )
 
 
 def grave_flags(source: ReportInput) -> frozenset[str]:
@@ -64,36 +79,35 @@ def grave_flags(source: ReportInput) -> frozenset[str]:
     return frozenset(name for name in flags if GRAVE & add_implied_flags([name], flags))
 
 
-def _of_catalogue(
-    source: ReportInput, catalogue: Catalogue, callers: Mapping[str, Principal], flags: frozenset[str]
-) -> Iterator[HazardTool]:
-    offers = [each for each in list_tool_access(source.snapshot, catalogue) if flags & each.tool.trust.flags]
-    if not offers:
-        return
-    known: dict[str, list[HazardCaller]] = {each.name: [] for each in offers}
-    for name, principal in sorted(callers.items()):
-        for offer in list_tool_access_for(source.access, principal, catalogue, at=source.at):
-            if offer.name in known and offer.may_call not in (None, "no"):
-                known[offer.name].append(_caller(source, name, principal, catalogue, offer))
-    for offer in offers:
-        tool = offer.tool
-        yield HazardTool(
-            catalogue.name,
-            offer.name,
-            tool.name,
-            tool.trust.tier.name,
-            tuple(in_effect_order(flags & tool.trust.flags)),
-            tool.trust.is_unknown,
-            tool.trust.callable and tool.is_callable_on(source.day),
-            tuple(rule.name for rule in offer.gates if rule.mode == "enforce"),
-            tuple(known[offer.name]),
-            source.place(tool.position),
-        )
+def _tool(source: ReportInput, catalogue: str, offer: ToolAccess, flags: frozenset[str]) -> HazardTool:
+    tool = offer.tool
+    blocks = [each for each in source.review.blocks if each.catalogue == catalogue and tool.object in each.objects]
+    approvers = {
+        name for each in blocks if each.can(APPROVE) for name in source.review.callers.list_names(each.callers)
+    }
+    return HazardTool(
+        catalogue,
+        offer.name,
+        tool.name,
+        tool.trust.tier.name,
+        tuple(in_effect_order(flags & tool.trust.flags)),
+        tool.trust.is_unknown,
+        tool.trust.callable and tool.is_callable_on(source.day),
+        tuple(rule.name for rule in offer.gates if rule.mode == "enforce"),
+        tuple(_callers(source, blocks)),
+        tuple(sorted(approvers)),
+        source.place(tool.position),
+    )
 
 
-def _caller(
-    source: ReportInput, name: str, principal: Principal, catalogue: Catalogue, offer: ToolAccess
-) -> HazardCaller:
-    decision = source.access.decide_action(principal, "invoke", catalogue=catalogue.name, tool=offer.tool)
-    row = None if decision.row is None else source.place(decision.row)
-    return HazardCaller(name, offer.may_call or "no", offer.is_held or "no", decision.subject, row)
+def _callers(source: ReportInput, blocks: list[AccessBlock]) -> Iterator[HazardCaller]:
+    found = []
+    for block in blocks:
+        right = next((each for each in block.rights if each.action == CALL), None)
+        if right is not None:
+            names = tuple(sorted(source.review.callers.list_names(block.callers)))
+            gates = tuple(HazardGate(each.rule, each.decision, each.is_certain) for each in block.gates)
+            row = right.row
+            place = None if row is None else source.place(row.position)
+            found.append(HazardCaller(names, gates, "" if row is None else str(row), place))
+    yield from sorted(found, key=lambda each: each.callers)

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from gateway.registries import Position
+from gateway.review.report.access_section import AccessUseSection, build_access_use
 from gateway.review.report.change_section import (
     AccessChangesSection,
     ChangesSection,
@@ -57,6 +58,7 @@ class ReportSections:
     rules: RulesSection
     changes: ChangesSection | NoData
     access_changes: AccessChangesSection | NoData
+    access_use: AccessUseSection
     definitions: DefinitionsSection
     collisions: CollisionsSection
     artifacts: ArtifactsSection
@@ -85,6 +87,7 @@ def build_report(source: ReportInput) -> ReportData:
         rules=build_rules(source),
         changes=build_changes(source),
         access_changes=build_access_changes(source),
+        access_use=build_access_use(source),
         definitions=build_definitions(source),
         collisions=build_collisions(source),
         artifacts=build_artifacts(source),

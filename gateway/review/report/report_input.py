@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from gateway.policy import Access, Stop
 from gateway.registries import DefinitionChange, Diagnostic, Position, Snapshot
+from gateway.review.access.access_review import AccessReview
+from gateway.review.access.attestation import Attestation
 from gateway.review.plan.builder import Plan, PlanInput
 from gateway.review.policy_tests import CaseResult, Coverage
 
@@ -58,6 +60,7 @@ class ReportInput:
     """The project on one day, and what was asked besides. A part that was not asked is a `NoData` with the reason."""
 
     project: PlanInput
+    review: AccessReview
     day: date
     version: str
     diagnostics: Sequence[Diagnostic]
@@ -65,6 +68,7 @@ class ReportInput:
     coverage: Coverage
     files: Mapping[str, str]
     """SHA-256 of the project's files by path."""
+    attestations: Sequence[Attestation] = ()
     environment: str | None = None
     commit: str | None = None
     plan: Plan | NoData = NoData("no earlier revision was named", "compare with one: --against REV")

@@ -76,6 +76,7 @@ def _findings(sections: "ReportSections") -> Iterator[ReviewFinding]:
     yield from _of_tools(sections)
     yield from _of_identities(sections)
     yield from _of_changes(sections)
+    yield from _of_access(sections)
     yield from _of_definitions(sections)
     yield from _of_operation(sections)
 
@@ -102,7 +103,8 @@ def _of_tools(sections: "ReportSections") -> Iterator[ReviewFinding]:
     for tool in sections.hazards.tools:
         if tool.callable and tool.callers and not tool.gates:
             title = f"{tool.name} in {tool.catalogue} has no gate rule."
-            words = f"it carries {', '.join(tool.hazards)}, and {_count(len(tool.callers), 'caller')} can call it"
+            callers = sum(len(each.callers) for each in tool.callers)
+            words = f"it carries {', '.join(tool.hazards)}, and {_count(callers, 'caller')} can call it"
             yield ReviewFinding("hazard-without-rule", "high", title, words, "hazards", tool.position)
     for tool in {each.identity: each for each in sections.hazards.tools if each.is_unknown}.values():
         title = f"The effects of {tool.identity} are unknown."
@@ -140,6 +142,19 @@ def _of_changes(sections: "ReportSections") -> Iterator[ReviewFinding]:
         more = f" and {len(callers) - _NAMED} more" if len(callers) > _NAMED else ""
         words = f"{', '.join(callers[:_NAMED])}{more}"
         yield ReviewFinding("access-gained", "medium", title, words, "access-changes")
+
+
+def _of_access(sections: "ReportSections") -> Iterator[ReviewFinding]:
+    found = sections.access_use
+    if not isinstance(found.use, NoData):
+        for row in found.use.unused:
+            title = "A row was not used."
+            yield ReviewFinding("row-unused", "medium", title, row.words, "access-use", row.position)
+    for row in found.redundant:
+        yield ReviewFinding("row-redundant", "low", "A row adds nothing.", row.words, "access-use", row.position)
+    for name in found.ownerless:
+        title = f"{name} has no owner."
+        yield ReviewFinding("caller-ownerless", "low", title, "no team answers for it", "access-use")
 
 
 def _of_definitions(sections: "ReportSections") -> Iterator[ReviewFinding]:
