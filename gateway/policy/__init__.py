@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.policy.casbin.enforcer import CasbinAuthoriser
     from gateway.policy.casbin.lint import KnownNames, lint_policies
     from gateway.policy.casbin.policy_files import PolicyCell, PolicySet, RoleLink, read_policies
+    from gateway.policy.limit_claims import LimitOutcome, acquire_limits, find_amounts, find_refusal, read_amounts
     from gateway.policy.limits import (
         NO_AMOUNTS,
         ExceededLimit,
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
         LimitReservation,
         LimitStore,
         QuotaLimit,
+        QuotaStore,
         QuotaWindow,
         RateLimit,
+        RateStore,
         TokenBucket,
         encode_limit_key,
         find_window,

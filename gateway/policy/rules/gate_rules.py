@@ -71,6 +71,16 @@ class GateRule:
         return self.check.is_for_calls or any(each.looks_at_arguments for each in self.conditions)
 
     @property
+    def argument_names(self) -> frozenset[str] | None:
+        """The arguments that it reads; `None` if it reads all of them."""
+        found = frozenset(self.check.sum[:1]) if isinstance(self.check, QuotaCheck) else frozenset[str]()
+        for each in self.conditions:
+            if each.argument_names is None:
+                return None
+            found |= each.argument_names
+        return found
+
+    @property
     def reads_turn_state(self) -> bool:
         """Whether the result depends on what the turn has seen and done."""
         return self.check.reads_turn_state or any(each.reads_turn_state for each in self.conditions)
