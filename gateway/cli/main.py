@@ -111,6 +111,7 @@ class _Commands(LazyGroup):
             "upstreams", "gateway.cli.operations.upstreams:list_upstreams", "Show the state of the upstream servers."
         ),
         Subcommand("plan", "gateway.cli.project.plan:app", "Show what a change means: access, controls, risk."),
+        Subcommand("report", "gateway.cli.project.report:app", "Write the review report, or verify its signature."),
         Subcommand(
             "lock", "gateway.cli.project.lock:write_lock", "Pin upstream definitions, so that no others are served."
         ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from gateway.review.access.access_review import list_policy_rows, review_access
     from gateway.review.access_report import (
         ResourceAccess,
         ToolAccess,
@@ -34,5 +35,19 @@ if TYPE_CHECKING:
     from gateway.review.replay.recorded_calls import CallSelection, RecordedCall, RecordedHistory
     from gateway.review.replay.replay import replay_calls
     from gateway.review.replay.replay_text import replay_data, replay_lines, summarize_replay
+    from gateway.review.report.oscal import render_oscal
+    from gateway.review.report.page import LinkTemplate, render_page
+    from gateway.review.report.report_data import ReportData, build_report, report_to_json
+    from gateway.review.report.report_input import AuditState, Dependency, DependencyList, ReportInput
+    from gateway.review.report.signature import (
+        MOST_FILE,
+        MOST_SIGNATURE,
+        SIGNATURE_SUFFIX,
+        SUFFIXES,
+        InvalidReport,
+        read_signature,
+        sign_report,
+        verify_report,
+    )
 else:
     __getattr__ = lazy_exports(__name__)

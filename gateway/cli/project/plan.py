@@ -103,8 +103,8 @@ def plan(
         fail("there is nothing to compare with", "give --against a folder or a commit", code=1)
     project = _project(folder, policies)
     today = on or datetime.now(UTC).date()
-    with _open_older(project, against, policies) as older:
-        result = _make_plan(older, project, against=against, environment=environment, today=today)
+    with open_older(project, against, policies) as older:
+        result = make_plan(older, project, against=against, environment=environment, today=today)
     _print(result, output=output, accept=accept)
     if accept is not None and not is_accepted(result.risk, accept):
         fail(f"the risk is {result.risk}, and only {accept} is accepted", f"give --accept {result.risk}", code=1)
@@ -120,7 +120,7 @@ def _project(folder: Path, policies: Path | None) -> ProjectFolders:
 
 
 @contextmanager
-def _open_older(project: ProjectFolders, against: str, policies: Path | None) -> Iterator[ProjectFolders]:
+def open_older(project: ProjectFolders, against: str, policies: Path | None) -> Iterator[ProjectFolders]:
     """Open the project to compare with. A folder takes precedence over a commit of the same name."""
     if "://" in against:
         fail("comparing with a running gateway is not supported", "give a folder or a commit", code=1)
@@ -140,7 +140,7 @@ def _policies_in(folder: Path, policies: Path | None) -> Path | None:
     return same if same and same.is_dir() else None
 
 
-def _make_plan(
+def make_plan(
     older: ProjectFolders, project: ProjectFolders, *, against: str, environment: str | None, today: date
 ) -> Plan:
     naming = path_mapper(older, project)

@@ -21,30 +21,7 @@ from gateway.model import split_unseen
 from gateway.registries import Position
 from gateway.review.report.report_data import ReportData
 from gateway.review.report.report_input import NoData
-
-TITLES: Final = {
-    "summary": "Summary",
-    "revision": "Revision",
-    "installation": "Installation",
-    "catalogues": "Catalogues and their tools",
-    "flags": "Flags and what each one causes",
-    "trust": "Trust matrix",
-    "hazards": "Who can move money, destroy or send data out",
-    "rules": "Gate rules and their tests",
-    "changes": "Controls changed",
-    "access-changes": "Access gained and lost",
-    "access-use": "Unused access and attestations",
-    "definitions": "Imported definitions",
-    "collisions": "Collisions of names",
-    "artifacts": "Artifact classes",
-    "limits": "Limits",
-    "identities": "Identities and approvers",
-    "quarantines": "Quarantines",
-    "audit": "Decision log",
-    "diagnostics": "Diagnostics",
-    "dependencies": "Dependencies",
-}
-"""Sections by their anchors, in the order of the page."""
+from gateway.review.report.section_titles import TITLES
 
 _TEMPLATES: Final = Path(__file__).parents[1] / "templates"
 _SHEETS: Final = ("tokens.css", "report/report.css")
