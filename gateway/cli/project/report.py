@@ -229,7 +229,9 @@ def _print_summary(report: ReportData) -> None:
     print_line(stdout(), (report.summary.verdict, "bold"))
     for found in report.summary.findings:
         place = "" if found.position is None else f"   {found.position.file}:{found.position.line}"
-        print_line(stdout(), "  ", (f"{found.grade:6}", _COLOURS[found.grade]), f"  {found.title} {found.words}{place}")
+        print_line(
+            stdout(), "  ", (f"{found.grade:6}", _COLOURS[found.grade]), f"  {found.title}: {found.words}{place}"
+        )
     print_note("the whole report is written with --output review.html")
 
 

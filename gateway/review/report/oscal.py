@@ -148,7 +148,7 @@ class _Results:
             "uuid": self._id(f"risk:{number}"),
             "title": _line(found.title),
             "description": _line(found.words),
-            "statement": _line(f"{found.title} {found.words}"),
+            "statement": _line(f"{found.title}: {found.words}"),
             "props": [_prop("grade", found.grade)],
             "status": "open",
             "related-observations": [{"observation-uuid": self._id(f"observation:{number}")}],

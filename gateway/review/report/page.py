@@ -85,6 +85,11 @@ def show_lines(text: str) -> Markup:
     return Markup("\n").join(show_text(line) for line in text.split("\n"))
 
 
+def show_path(path: str) -> Markup:
+    """Return a path as HTML that can be broken after each folder."""
+    return Markup("/<wbr>").join(show_text(part) for part in path.split("/"))
+
+
 def show_attribute(text: str) -> Markup:
     """Return text for an attribute: markup escaped, and hidden characters as their numbers."""
     return escape("".join(f"<{piece.text}>" if piece.is_name else piece.text for piece in split_unseen(text)))
@@ -134,7 +139,13 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        join=_join, lines=show_lines, attribute=show_attribute, anchor=_plain, moment=_moment, excerpt=_excerpt
+        join=_join,
+        lines=show_lines,
+        path=show_path,
+        attribute=show_attribute,
+        anchor=_plain,
+        moment=_moment,
+        excerpt=_excerpt,
     )
     environment.tests["absent"] = lambda value: isinstance(value, NoData)
     environment.globals["flag_icon"] = lambda name: _plain(_ICONS.get(name, "dot"))

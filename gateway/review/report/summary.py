@@ -88,44 +88,44 @@ def _of_rules(sections: "ReportSections") -> Iterator[ReviewFinding]:
         words = f"expected {case.expected}, got {case.got}"
         yield ReviewFinding("test-fails", "high", title, words, "rules", case.position)
     if not rules.passed + rules.failed:
-        yield ReviewFinding("no-tests", "medium", "There are no policy tests.", "no rule is tested", "rules")
+        yield ReviewFinding("no-tests", "medium", "There are no policy tests", "no rule is tested", "rules")
     for rule in rules.rules:
         if rule.mode != "enforce":
             word = "only observes" if rule.mode == "observe" else "is disabled"
-            title = f"Rule {rule.name} {word}."
+            title = f"Rule {rule.name} {word}"
             yield ReviewFinding("rule-not-enforced", "medium", title, "it decides nothing", "rules", rule.position)
         elif rule.name in rules.untested:
-            title = f"Rule {rule.name} has no test."
+            title = f"Rule {rule.name} has no test"
             yield ReviewFinding("rule-untested", "low", title, "no policy test reaches it", "rules", rule.position)
 
 
 def _of_tools(sections: "ReportSections") -> Iterator[ReviewFinding]:
     for tool in sections.hazards.tools:
         if tool.callable and tool.callers and not tool.gates:
-            title = f"{tool.name} in {tool.catalogue} has no gate rule."
+            title = f"{tool.name} in {tool.catalogue} has no gate rule"
             callers = sum(len(each.callers) for each in tool.callers)
             words = f"it carries {', '.join(tool.hazards)}, and {_count(callers, 'caller')} can call it"
             yield ReviewFinding("hazard-without-rule", "high", title, words, "hazards", tool.position)
     for tool in {each.identity: each for each in sections.hazards.tools if each.is_unknown}.values():
-        title = f"The effects of {tool.identity} are unknown."
+        title = f"The effects of {tool.identity} are unknown"
         yield ReviewFinding("effects-unknown", "medium", title, "the worst is assumed", "hazards", tool.position)
     for waiver in sections.trust.waivers:
-        title = f"{waiver.catalogue} has a waiver until {waiver.until}."
+        title = f"{waiver.catalogue} has a waiver until {waiver.until}"
         words = f"{', '.join(waiver.flags)} together; {waiver.by}: {waiver.because}"
         yield ReviewFinding("waiver", "medium", title, words, "trust", waiver.position)
     for name in sections.catalogues.unlisted:
-        yield ReviewFinding("tool-unlisted", "low", f"{name} is in no catalogue.", "no caller sees it", "catalogues")
+        yield ReviewFinding("tool-unlisted", "low", f"{name} is in no catalogue", "no caller sees it", "catalogues")
 
 
 def _of_identities(sections: "ReportSections") -> Iterator[ReviewFinding]:
     subject = sections.identities.common_subject
     if subject is not None:
-        title = f"Every caller is {subject}."
+        title = f"Every caller is {subject}"
         words = "no provider in use distinguishes callers; for trying out only"
         yield ReviewFinding("one-caller", "high", title, words, "identities")
     for each in sections.identities.approvals:
         if each.problem is not None:
-            title = f"Rule {each.rule} cannot be approved."
+            title = f"Rule {each.rule} cannot be approved"
             yield ReviewFinding("not-approvable", "high", title, each.problem, "identities", each.position)
 
 
@@ -134,11 +134,11 @@ def _of_changes(sections: "ReportSections") -> Iterator[ReviewFinding]:
     if not isinstance(changes, NoData):
         for control in changes.controls:
             if control.weight == "high":
-                title = f"{control.about} changed since {changes.against}."
+                title = f"{control.about} changed since {changes.against}"
                 yield ReviewFinding(control.code, "high", title, control.words, "changes", control.position)
     if not isinstance(access, NoData) and access.gained:
         callers = sorted({each.caller for each in access.gained})
-        title = f"{_count(len(callers), 'caller')} gained access."
+        title = f"{_count(len(callers), 'caller')} gained access"
         more = f" and {len(callers) - _NAMED} more" if len(callers) > _NAMED else ""
         words = f"{', '.join(callers[:_NAMED])}{more}"
         yield ReviewFinding("access-gained", "medium", title, words, "access-changes")
@@ -148,12 +148,12 @@ def _of_access(sections: "ReportSections") -> Iterator[ReviewFinding]:
     found = sections.access_use
     if not isinstance(found.use, NoData):
         for row in found.use.unused:
-            title = "A row was not used."
+            title = "A row was not used"
             yield ReviewFinding("row-unused", "medium", title, row.words, "access-use", row.position)
     for row in found.redundant:
-        yield ReviewFinding("row-redundant", "low", "A row adds nothing.", row.words, "access-use", row.position)
+        yield ReviewFinding("row-redundant", "low", "A row adds nothing", row.words, "access-use", row.position)
     for name in found.ownerless:
-        title = f"{name} has no owner."
+        title = f"{name} has no owner"
         yield ReviewFinding("caller-ownerless", "low", title, "no team answers for it", "access-use")
 
 
@@ -161,12 +161,12 @@ def _of_definitions(sections: "ReportSections") -> Iterator[ReviewFinding]:
     definitions = sections.definitions
     for each in definitions.definitions:
         if not each.is_pinned:
-            title = f"{each.upstream}.{each.name} is not pinned."
+            title = f"{each.upstream}.{each.name} is not pinned"
             words = "a changed definition would not be noticed"
             yield ReviewFinding("not-pinned", "medium", title, words, "definitions", each.position)
     if not isinstance(definitions.drift, NoData):
         for change in definitions.drift:
-            title = f"{change.upstream}.{change.name} differs from its pin."
+            title = f"{change.upstream}.{change.name} differs from its pin"
             yield ReviewFinding("drift", change.grade, title, change.words, "definitions")
     for problem in sections.diagnostics.diagnostics:
         title = f"{problem.code}: {problem.message}"
@@ -178,13 +178,13 @@ def _of_operation(sections: "ReportSections") -> Iterator[ReviewFinding]:
     stops, audit = sections.quarantines, sections.audit
     if not isinstance(stops, NoData):
         for stop in stops.stops:
-            title = f"{stop.target} is stopped."
+            title = f"{stop.target} is stopped"
             yield ReviewFinding("quarantine", "medium", title, f"{stop.by}: {stop.reason}", "quarantines")
     if isinstance(audit, AuditState):
         for words in audit.findings:
-            yield ReviewFinding("audit-log", "high", "The decision log was altered.", words, "audit")
+            yield ReviewFinding("audit-log", "high", "The decision log was altered", words, "audit")
         if not audit.findings and audit.unanchored == audit.entries:
-            title = "No anchor confirms the decision log."
+            title = "No anchor confirms the decision log"
             words = "a truncated or rewritten log would not be noticed"
             yield ReviewFinding("audit-unanchored", "medium", title, words, "audit")
 
