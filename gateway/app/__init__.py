@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         unpack_bundle,
         write_atomic,
     )
+    from gateway.app.recorded_calls import open_recorded_calls, read_recorded_calls
+    from gateway.app.recorded_entries import open_exported_calls
     from gateway.app.revisions.reload import Reloader, prepare_from_source
     from gateway.app.secrets import Secrets
     from gateway.app.settings import Settings, describe_expected, format_default, get_variable_name

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.policy.access import STEPS, Access, AccessAnswer, AccessQuestion, ToolVisibility, fingerprint_of_call
+    from gateway.policy.access import (
+        STEPS,
+        Access,
+        AccessAnswer,
+        AccessQuestion,
+        AccessStep,
+        ToolVisibility,
+        fingerprint_of_call,
+    )
     from gateway.policy.approver_directory import (
         build_active_approver_directory,
         build_approver_directory,

@@ -292,6 +292,13 @@ class Access:
         """Whether some rule reads the calls of a turn, refused ones included."""
         return any(rule.reads_turn_calls for rule in self.snapshot.gates.values())
 
+    @cached_property
+    def depends_on_earlier_calls(self) -> bool:
+        """Whether some decision depends on calls that were made before: limits, turns, or what callers have seen."""
+        rules = [each for each in self.snapshot.gates.values() if each.mode != "disabled"]
+        counts = any(rule.limits or rule.watched_flags for rule in rules)
+        return counts or any(self.looks_back(name) for name in self.snapshot.catalogues)
+
     def looks_back(self, catalogue: str) -> bool:
         """Whether some rule or artifact class reads what turns of the catalogue have seen and done."""
         rules = [each for each in self.snapshot.gates.values() if each.mode != "disabled" and each.reads_turn_state]

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from gateway.review.plan.builder import Plan, PlanInput, PolicyTestCounts, build_plan
     from gateway.review.plan.document_changes import SourceValues
     from gateway.review.plan.policy_changes import GroupingRow, PolicyRow
-    from gateway.review.plan.renderer import Style, plan_data, plan_lines
+    from gateway.review.plan.renderer import plan_data, plan_lines
     from gateway.review.plan.risk import Weight, is_accepted
+    from gateway.review.plan.styled_text import Style
     from gateway.review.policy_tests import (
         CaseResult,
         Coverage,

@@ -61,17 +61,17 @@ def list_project_calls(
     assembled: LoadedProject, secrets: Secrets, filter: CallFilter, *, since: datetime | None, limit: int
 ) -> list[StoredCall]:
     """Return calls, newest first. Raises `StoreMissing` or `StoreUnavailable`."""
-    return list_calls(_database(assembled, secrets), filter, since=since, limit=limit)
+    return list_calls(locate_records(assembled, secrets), filter, since=since, limit=limit)
 
 
 def find_project_call(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> StoredCall | None:
-    found = find_calls(_database(assembled, secrets), id, turn_id=turn_id)
+    found = find_calls(locate_records(assembled, secrets), id, turn_id=turn_id)
     return found[0] if found else None
 
 
 def load_trace(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> CallTrace | None:
     """Return a call with all its records, and the calls that share an approval with it."""
-    database = _database(assembled, secrets)
+    database = locate_records(assembled, secrets)
     found = find_calls(database, id, turn_id=turn_id)
     if not found:
         return None
@@ -102,7 +102,8 @@ def _approval_of(entry: Mapping[str, Any]) -> str | None:
     return found
 
 
-def _database(assembled: LoadedProject, secrets: Secrets) -> StoreLocation:
+def locate_records(assembled: LoadedProject, secrets: Secrets) -> StoreLocation:
+    """Return where a project's records are. Raises `StoreMissing`."""
     path = locate_storage(assembled).database
     if isinstance(path, PostgresLocation):
         return RemoteStore(partial(load_postgres().open_read_only_session, secrets.read(path.connection)))

@@ -30,6 +30,7 @@ from gateway.config.kinds.scalars import (
     Duration,
     FilePath,
     Name,
+    NamePattern,
     ObjectPrefix,
     PrivateNetwork,
     Role,
@@ -290,12 +291,27 @@ class S3BlobsSpec(SpecModel):
 Blobs = Annotated[FileBlobsSpec | S3BlobsSpec, Field(discriminator="type")]
 
 
+class ReplaySpec(SpecModel):
+    """What is stored of refused calls, so that `gateway replay` can decide them again.
+
+    Without `tools` and `artifacts` it applies to all tools. What an artifact class masks, and what looks like a secret,
+    is never stored. Records of calls that ran have their arguments anyway.
+    """
+
+    arguments: Literal["values", "masked", "none"] = Field(
+        description="Arguments: all values; only numbers, booleans and values of an enumeration; or nothing."
+    )
+    tools: ListOf[NamePattern] = Field((), description="Names or patterns of tools to which this applies.")
+    artifacts: ListOf[Name] = Field((), description="Artifact classes of tools to which this applies.")
+
+
 class SqliteStorageSpec(SpecModel):
     """One SQLite file, for a single process."""
 
     type: Literal["sqlite"] = Field(description="An SQLite file.")
     path: FilePath = Field(description="The file, relative to the working directory; created if missing.")
     retain: OptionalField[RetentionSpec] = Field(None, description="How long records are retained.")
+    replay: OptionalField[ReplaySpec] = Field(None, description="Arguments of refused calls that are stored.")
     blobs: OptionalField[Blobs] = Field(
         None, description="Where artifact bytes are stored; by default, in files next to the database."
     )
@@ -307,6 +323,7 @@ class PostgresStorageSpec(SpecModel):
     type: Literal["postgres"] = Field(description="A PostgreSQL database.")
     connection: SecretSpec = Field(description="Connection string.")
     retain: OptionalField[RetentionSpec] = Field(None, description="How long records are retained.")
+    replay: OptionalField[ReplaySpec] = Field(None, description="Arguments of refused calls that are stored.")
     blobs: Blobs = Field(description="Where artifact bytes are stored.")
 
 

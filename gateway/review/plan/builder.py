@@ -32,6 +32,7 @@ from gateway.review.plan.policy_changes import (
     row_findings,
 )
 from gateway.review.plan.risk import RiskFinding, Weight, highest_risk
+from gateway.review.replay.differences import ReplayResult
 from gateway.review.weakened_controls.weakness_finder import control_findings
 
 
@@ -105,6 +106,8 @@ class Plan:
     """Changed parts of the definitions of upstreams."""
     collisions: tuple[NameCollision, ...] = ()
     """New collisions of names, with their outcome."""
+    replay: ReplayResult | None = None
+    """What both sides decide about recorded calls."""
 
     @property
     def is_empty(self) -> bool:
@@ -130,6 +133,7 @@ def build_plan(
     at: datetime,
     environment: str | None = None,
     tests: PolicyTestCounts | None = None,
+    replay: ReplayResult | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Compare two sides as of a time. `progress` is called during the comparison of access."""
@@ -148,6 +152,7 @@ def build_plan(
         *_access_findings(access),
         *_test_findings(tests),
         *_definition_findings(definitions),
+        *_replay_findings(replay),
     ]
     if documents or policies or cases or definitions:
         findings.append(RiskFinding("changed", "plan"))
@@ -164,6 +169,7 @@ def build_plan(
         tests,
         definitions,
         tuple(_new_collisions(before.snapshot, after.snapshot)),
+        replay,
     )
 
 
@@ -233,6 +239,17 @@ def _access_findings(access: Sequence[AccessChange]) -> Iterator[RiskFinding]:
 def _test_findings(tests: PolicyTestCounts | None) -> Iterator[RiskFinding]:
     if tests is not None and tests.failed:
         yield RiskFinding("tests-fail", "tests", note=str(tests.failed))
+
+
+def _replay_findings(replay: ReplayResult | None) -> Iterator[RiskFinding]:
+    if replay is None:
+        return
+    if replay.is_widened:
+        yield RiskFinding("replay-passed", "replay")
+    if replay.count("allow-to-deny", "allow-to-hold", "hold-to-deny", "tool-gone"):
+        yield RiskFinding("replay-stopped", "replay")
+    if replay.not_replayable:
+        yield RiskFinding("replay-incomplete", "replay")
 
 
 def definition_change_kind(change: DefinitionChange) -> Literal["added", "removed", "changed"]:

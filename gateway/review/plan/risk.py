@@ -146,6 +146,10 @@ RISKS: Final[Mapping[str, Risk]] = {
     "test-removed": Risk("medium", "an expectation is no longer tested"),
     "test-changed": Risk("low", "another answer is expected"),
     "tests-fail": Risk("high", "policy tests fail"),
+    # Recorded calls, decided by both sides.
+    "replay-passed": Risk("high", "recorded calls pass that were refused or held"),
+    "replay-stopped": Risk("medium", "recorded calls that ran are refused or held"),
+    "replay-incomplete": Risk("low", "some recorded calls cannot be replayed"),
 }
 
 

@@ -27,6 +27,9 @@ OUTSIDE_REASONS: Final = frozenset(
 )
 """Reasons of refusals that no policy made: the stop list, changed definitions, failures."""
 
+TOLERANCE: Final = 5_000
+"""Microseconds between the recorded time of a decision and the clocks of its limits."""
+
 
 @dataclass(slots=True)
 class RecordedCall:
@@ -95,6 +98,8 @@ class RecordedHistory:
     """How many calls there are, if that is known."""
     are_turns_whole: bool = True
     """Whether all calls of a turn are on record if one of them is."""
+    tolerance: int = TOLERANCE
+    """How inexact the times of decisions are, in microseconds."""
     unrecorded: int = 0
     """Refused calls of the replayed period that were only counted."""
 

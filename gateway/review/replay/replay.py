@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from gateway.policy import Access
+from gateway.policy import Access, Decision
 from gateway.review.replay.differences import Change, Decider, DifferenceCounter, ReplayResult
 from gateway.review.replay.recorded_calls import EVERY_CALL, CallSelection, RecordedCall, RecordedHistory
 from gateway.review.replay.simulation import ReplayedDecision, Simulation
@@ -19,15 +19,17 @@ def replay_calls(
     candidate: Access,
     *,
     baseline: Access | None = None,
+    baseline_naming: Callable[[str], str] = str,
     selection: CallSelection = EVERY_CALL,
     progress: ReplayProgress | None = None,
 ) -> ReplayResult:
     """Decide recorded calls under the candidate. With a `baseline`, compare with its decisions, else with the record.
 
-    Calls outside of the selection are decided, too, because limits and turns count them.
+    Calls outside of the selection are decided, too, because limits and turns count them. `baseline_naming` maps the
+    names of the baseline's files to those of the candidate.
     """
     after = Simulation(candidate, history)
-    before = None if baseline is None else Simulation(baseline, history)
+    before = None if baseline is None else Simulation(baseline, history, naming=baseline_naming)
     found = DifferenceCounter()
     for number, call in enumerate(history, start=1):
         if progress is not None and not number % _PROGRESS_EVERY:
@@ -64,7 +66,7 @@ def recorded_decider(call: RecordedCall) -> Decider:
     """Return what decided a call, before people did: a call that they approved was held."""
     if call.decision == "allow" and not call.was_held:
         return Decider("allow", "policy")
-    decision = "hold" if call.was_held else "deny"
+    decision: Decision = "hold" if call.was_held else "deny"
     return Decider(decision, ", ".join(call.rules) or _STEPS.get(call.reason or "", "policy"), call.position or "")
 
 

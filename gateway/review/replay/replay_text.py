@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gateway.model import from_microseconds
-from gateway.review.plan.renderer import Line, StyledText, escape_controls
+from gateway.review.plan.styled_text import Line, StyledText, escape_controls
 from gateway.review.replay.differences import (
     CHANGES,
     WIDENING,

@@ -6,7 +6,7 @@ answer as they did: a call that they approved runs, a call that they were not as
 """
 
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
@@ -20,6 +20,7 @@ from gateway.policy import (
     ApprovalCheck,
     BudgetCheck,
     ConfirmationCheck,
+    Decision,
     GateOutcome,
     GateRule,
     LimitKey,
@@ -32,16 +33,13 @@ from gateway.policy import (
     find_refusal,
     read_amounts,
 )
-from gateway.registries import DeclaredTool, Query
+from gateway.registries import DeclaredTool, Position, Query
 from gateway.review.replay.differences import Decider, Obstacle
 from gateway.review.replay.limit_counters import LimitCounters
 from gateway.review.replay.recorded_calls import RecordedCall, RecordedHistory
 from gateway.review.replay.turn_states import TurnRecord, TurnStates
 
 T = TypeVar("T")
-
-TOLERANCE: Final = 5_000
-"""Microseconds between the recorded time of a decision and the clocks of its limits."""
 
 _SIGHTINGS_TOLERANCE: Final = 1_100_000
 """A sighting is not written again within a second."""
@@ -106,9 +104,12 @@ class _Pending(NamedTuple):
 class Simulation:
     """One policy over one history. Decide every call, in the order of the history."""
 
-    def __init__(self, access: Access, history: RecordedHistory) -> None:
+    def __init__(self, access: Access, history: RecordedHistory, *, naming: Callable[[str], str] = str) -> None:
+        """`naming` maps the files of the policy to the names that results have."""
         self._access = access
+        self._naming = naming
         self._complete_since = history.complete_since
+        self._tolerance = history.tolerance
         self._counters = LimitCounters(history.complete_since)
         self._turns = TurnStates(history.complete_since, are_whole=history.are_turns_whole)
         self._admissions: dict[tuple[Any, ...], _Admission] = {}
@@ -189,8 +190,7 @@ class Simulation:
         if last.decision == "allow" and tool is not None:
             return _Admission(None, tool, last)
         is_gone = call.catalogue not in snapshot.catalogues or (last.name == "tool" and tool is None)
-        position = "" if last.position is None else f"{last.position.file}:{last.position.line}"
-        refusal = ReplayedDecision(Decider("deny", last.name, position), is_gone=is_gone)
+        refusal = ReplayedDecision(Decider("deny", last.name, self._place(last.position)), is_gone=is_gone)
         return _Admission(refusal, tool, last)
 
     def _check_arguments(
@@ -279,7 +279,7 @@ class Simulation:
         recorded = "hold" if call.was_held else call.decision
         if verdict.decider.decision == recorded or recorded is None:
             return verdict
-        span = _SIGHTINGS_TOLERANCE if rules.reads_sightings else TOLERANCE
+        span = max(self._tolerance, _SIGHTINGS_TOLERANCE if rules.reads_sightings else 0)
         for offset in (span, -span):
             self._give_back(verdict, principal, tool, rules, call, arguments)
             other = self._judge_at(call, principal, tool, rules, evaluable, record, arguments, call.at + offset)
@@ -312,9 +312,9 @@ class Simulation:
         if rule.reads_turn_state and (record is None or not record.is_known or call.fingerprint is None):
             return "turn"
         check = rule.check
-        if isinstance(check, BudgetCheck) and check.within is None and check.bytes is not None:
-            if record is not None and record.is_unsized:
-                return "result-size"
+        counts_bytes = isinstance(check, BudgetCheck) and check.within is None and check.bytes is not None
+        if counts_bytes and record is not None and record.is_unsized:
+            return "result-size"
         if call.fingerprint is None and any("call" in limit.by for limit in rule.limits):
             return "arguments"
         if rule.watched_flags and (self._complete_since is not None or self._forgot_callers):
@@ -345,21 +345,36 @@ class Simulation:
         outcome = self._access.evaluate_rules(question, tool, evaluable)
         if outcome.decision == "deny":
             assert outcome.decided_by is not None, "a rule denied"  # noqa: S101 - only rules deny
-            return _Verdict(_decider("deny", outcome.decided_by.rule), outcome)
+            return _Verdict(self._decider("deny", outcome.decided_by.rule), outcome)
         if not outcome.limits:
-            return _Verdict(_hold_decider(outcome, ()), outcome)
+            return _Verdict(self._hold_decider(outcome, ()), outcome)
         self._counters.set_time(at)
         key = self._limit_key(call, principal, tool, rules, arguments)
         counted: LimitOutcome = _run(acquire_limits(self._counters, outcome.limits, key, evaluable))
         if counted.is_refused:
             refusal = find_refusal(counted.reservation, evaluable)
-            return _Verdict(_decider(refusal.decision, refusal.rule), None)
+            return _Verdict(self._decider(refusal.decision, refusal.rule), None)
         obstacle: Obstacle | None = None
         if self._counters.is_unsized:
             obstacle = "result-size"
         if self._counters.is_incomplete:
             obstacle = "counts"
-        return _Verdict(_hold_decider(outcome, counted.over), outcome, counted.reservation, obstacle)
+        return _Verdict(self._hold_decider(outcome, counted.over), outcome, counted.reservation, obstacle)
+
+    def _decider(self, decision: Decision, rule: GateRule) -> Decider:
+        return Decider(decision, rule.name, self._place(rule.position))
+
+    def _hold_decider(self, outcome: GateOutcome, over: Sequence[GateRule]) -> Decider:
+        """Return what holds a call: every rule that people decide about, or the first that holds without asking."""
+        holding = (*outcome.holds, *over)
+        if not holding:
+            return _ALLOW
+        if all(isinstance(rule.check, ApprovalCheck | ConfirmationCheck) for rule in outcome.holds):
+            return self._decider("hold", holding[0])._replace(name=", ".join(rule.name for rule in holding))
+        return self._decider("hold", next(each.rule for each in outcome.verdicts if each.rule in holding))
+
+    def _place(self, position: Position | None) -> str:
+        return "" if position is None else f"{self._naming(position.file)}:{position.line}"
 
     def _limit_key(
         self,
@@ -546,21 +561,6 @@ _ALLOW: Final = Decider("allow", "policy")
 
 def _blocked(obstacle: Obstacle) -> ReplayedDecision:
     return ReplayedDecision(_ALLOW, obstacle)
-
-
-def _decider(decision: Any, rule: GateRule) -> Decider:
-    return Decider(decision, rule.name, f"{rule.position.file}:{rule.position.line}")
-
-
-def _hold_decider(outcome: GateOutcome, over: Sequence[GateRule]) -> Decider:
-    """Return what holds a call: every rule that people decide about, or the first one that nobody is asked about."""
-    holding = (*outcome.holds, *over)
-    if not holding:
-        return _ALLOW
-    if all(isinstance(rule.check, ApprovalCheck | ConfirmationCheck) for rule in outcome.holds):
-        return _decider("hold", holding[0])._replace(name=", ".join(rule.name for rule in holding))
-    first = next(each.rule for each in outcome.verdicts if each.rule in holding)
-    return _decider("hold", first)
 
 
 def _quotas_of_bytes(taken: LimitReservation | None) -> list[QuotaLimit]:
