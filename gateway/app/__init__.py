@@ -56,12 +56,13 @@ if TYPE_CHECKING:
         open_spool,
     )
     from gateway.app.stores.operator_stores import (
+        AuditedGrants,
         AuditedStopList,
         CallTrace,
         find_project_call,
         list_project_calls,
         load_trace,
-        open_stop_list,
+        open_operator_store,
     )
     from gateway.app.telemetry_setup import configure_log_output
     from gateway.app.upstream_discovery import UpstreamDefinitions, discover, open_connections

@@ -135,6 +135,7 @@ def build_asgi_apps(
             max_body=limit,
             logs=logs,
             approvals=running.controlled.approvals,
+            grants=running.controlled.grants,
             catch_up=TurnSync(running.controlled.store, running.spool) if running.shares_turns else None,
         ),
         issuer_metadata=lambda: issuer_metadata(running.providers),

@@ -24,13 +24,14 @@ from gateway.audit import AuditOrigin, ContentKey, shard_name
 from gateway.engine import Auditor, GuardDependencies, LiveRevision, Observer, SharedTurnState
 from gateway.errors import StoreUnavailable
 from gateway.model import Principal, now, now_microseconds
-from gateway.policy import LimitStore, Validity
+from gateway.policy import Access, GrantedRoles, GrantHook, GrantRights, GrantService, LimitStore, Validity, forward_now
 from gateway.storage import (
     WINDOW,
     AuditBody,
     AuditHook,
     AuditLog,
     SqlApprovalStore,
+    SqlGrantStore,
     SqlStopList,
     StoredCall,
     StoredSightings,
@@ -77,6 +78,8 @@ class Governance:
     auditor: Auditor
     approvals: ApprovalService
     stops: SqlStopList
+    grant_store: SqlGrantStore
+    grants: GrantService
     limits: LimitStore
     notifying: WebhookJob
     validity: Validity
@@ -105,6 +108,13 @@ class Governance:
         if self.shortening is not None:
             closing.push_async_callback(_cancel, asyncio.create_task(self.shortening.run()))
 
+    def add_grants(self, access: Access) -> Access:
+        """Return the access with the roles of grants, as far as the policies of its own snapshot allow them."""
+        policies = access.snapshot.grants
+        if not policies:
+            return access
+        return access.with_grants(GrantedRoles(policies, self.grant_store, access.authoriser.roles_of).find)
+
     async def sweep(self) -> None:
         """Expire approvals, and delete those and the counts whose retention is over."""
         await self.approvals.sweep()
@@ -127,7 +137,13 @@ class Governance:
     @property
     def problems(self) -> list[str]:
         """Problems for the operator that do not stop calls."""
-        found = [self.validity.problem, self.notifying.problem, *(each.problem for each in self.anchoring)]
+        grants = self.grant_store.problem
+        found = [
+            self.validity.problem,
+            self.notifying.problem,
+            grants and f"no grant is in force: {grants}",
+            *(each.problem for each in self.anchoring),
+        ]
         found += [] if self.shortening is None else [self.shortening.problem]
         return [each for each in found if each is not None]
 
@@ -158,6 +174,13 @@ def open_controls(
     abandoned = auditor.abandoned_call_entry if observer is None else _report_abandoned(auditor, observer)
     store.use_audit_log(log, abandoned=abandoned, summed=auditor.refusal_count_entry)
     hook = engine.audit_approval_changes(_audit_hook(log, auditor))
+    grant_store = SqlGrantStore(store.writer, notices, clock=forward_now, also=_grant_hook(log, auditor))
+    closing.callback(grant_store.close)
+    rights = GrantRights(
+        lambda: published().snapshot.grants,
+        lambda names: published().access.authoriser.roles_of(names),
+        lambda principal: published().access.without_grants().can_administer(principal),
+    )
     approval_store = SqlApprovalStore(store.writer, store.reader, noted=hook)
     approvals = ApprovalService(
         approval_store,
@@ -189,7 +212,8 @@ def open_controls(
     if retained.audit is not None:
         shortening = AuditRetention(store, auditor, anchoring[0] if anchoring else None, retain=retained.audit)
     return Governance(
-        *(engine, controls, auditor, approvals, stops, limits, notifying, validity),
+        *(engine, controls, auditor, approvals, stops, grant_store, GrantService(grant_store, rights)),
+        *(limits, notifying, validity),
         anchoring,
         retained,
         shortening,
@@ -249,6 +273,11 @@ def _build_auditor(published: Callable[[], LiveRevision], key: ContentKey) -> Au
 def _audit_hook(log: AuditLog, auditor: Auditor) -> AuditHook:
     """Return a hook that records an approval change in the transaction that makes it."""
     return lambda connection, change, record: log.append(connection, [auditor.approval_entry(change, record)])
+
+
+def _grant_hook(log: AuditLog, auditor: Auditor) -> GrantHook:
+    """Return a hook that records a change of a grant in the transaction that makes it."""
+    return lambda connection, change: log.append(connection, [auditor.grant_entry(change)])
 
 
 async def _sweep_forever(controls: Governance) -> None:

@@ -6,7 +6,7 @@ The server and all commands load a project here, so that `gateway check` checks 
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Final
 
@@ -32,14 +32,16 @@ from gateway.config import (
 )
 from gateway.policy import (
     Access,
-    CasbinAuthoriser,
     KnownNames,
     PolicyCell,
     PolicySet,
     RoleLink,
+    RowEnd,
     build_active_approver_directory,
     build_approver_directory,
+    build_authoriser,
     check_approvers,
+    find_ended_rows,
     lint_policies,
     read_policies,
 )
@@ -152,7 +154,7 @@ def load_project(
     policies, of_files = read_policies(project.policies)
     names = _known_names(loaded, linked.snapshot, policies, known)
     of_imports = [*of_lock, *idle, *read.diagnostics]
-    of_policies = [*of_files, *lint_policies(policies, names)]
+    of_policies = [*of_files, *lint_policies(policies, names), *find_ended_rows(policies, _beginning_of(today))]
     diagnostics = sort_diagnostics(
         [*linked.diagnostics, *of_imports, *of_policies, *_find_ungranted_roles(loaded, policies, of_policies)]
     )
@@ -181,7 +183,8 @@ def _find_ungranted_roles(
 
 def _find_missing_approvers(snapshot: Snapshot, policies: PolicySet, today: date) -> Iterable[Diagnostic]:
     """Return problems of approval rules that no principal can satisfy, or none of the identity providers in use."""
-    links = [(link.member.text, link.group.text) for link in policies.members]
+    members = policies.in_force(_beginning_of(today)).members
+    links = [(link.member.text, link.group.text) for link in members]
     directories = [
         build_approver_directory(snapshot, links),
         build_active_approver_directory(snapshot, links, today=today),
@@ -205,7 +208,7 @@ def _build_access(snapshot: Snapshot, policies: PolicySet, lock: Lock, *, aliase
         prompts=_offer_names(snapshot, "prompt"),
         resources=_offer_names(snapshot, "resource"),
     )
-    authoriser = CasbinAuthoriser(complete, ranks=snapshot.ranks, known=known)
+    authoriser = build_authoriser(complete, ranks=snapshot.ranks, known=known)
     confirmed = [("lock", each.name, each.confirmed) for each in lock.upstreams.values() if each.confirmed]
     revision = compute_revision(snapshot, [*_rows(policies), *confirmed], aliases=aliases)
     return Access(replace(snapshot, revision=revision), authoriser)
@@ -264,9 +267,17 @@ def _classes(artifacts: Iterable[str], policies: PolicySet) -> frozenset[str]:
 
 def _rows(policies: PolicySet) -> Iterable[tuple[str, ...]]:
     for permission in policies.permissions:
-        yield ("p", *permission.texts)
+        yield ("p", *permission.texts, *_end_of(permission.end))
     for section, links in (("g", policies.members), ("g2", policies.objects)):
-        yield from ((section, link.member.text, link.group.text) for link in links)
+        yield from ((section, link.member.text, link.group.text, *_end_of(link.end)) for link in links)
+
+
+def _end_of(end: RowEnd | None) -> tuple[str, ...]:
+    return () if end is None else (end.until.isoformat(), end.ticket)
+
+
+def _beginning_of(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
 
 
 def _packages(environ: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ from gateway.app.app import App
 from gateway.app.revisions.reload import Reloader
 from gateway.app.stores.databases import StorageLocation
 from gateway.errors import StoreUnavailable
-from gateway.policy import StopList
+from gateway.policy import Access, Grant, StopList
 from gateway.registries import Snapshot
 from gateway.server import AdmissionControl
 
@@ -46,6 +46,7 @@ async def build_status(
         "collisions": [dict(each) for each in collision_rows(snapshot)],
         "refusals": await _refusals(running),
         "stopped": await stop_list_status(running.controlled.stops),
+        "grants": grant_status(running),
         **running.controlled.status(),
         **running.observing.status(),
         "warnings": running.warnings,
@@ -65,6 +66,24 @@ def collision_rows(snapshot: Snapshot) -> Iterator[Mapping[str, Any]]:
                 "outcome": each.outcome,
                 "reason": each.reason,
             }
+
+
+def grant_status(running: App) -> Mapping[str, Any]:
+    """Return the grants in force, or why none is, for status pages. Never raises for an unreadable store."""
+    at = running.controlled.grants.now()
+    try:
+        grants = running.controlled.grant_store.current().grants
+    except StoreUnavailable as error:
+        return {"inForce": None, "problem": error.message}
+    access = running.service.published.access
+    found = [dict(each.to_dict(at)) for each in grants if each.is_running(at) and _is_allowed(access, each)]
+    return {"inForce": found, "problem": None}
+
+
+def _is_allowed(access: Access, grant: Grant) -> bool:
+    """Whether the served policy still allows a grant, as far as that is known without the recipient's credential."""
+    policy = access.snapshot.grants.get(grant.policy)
+    return policy is not None and grant.role in policy.roles
 
 
 def _spool_sizes(kept: StorageLocation) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class AuditCall(NamedTuple):
 class AuditDecision(NamedTuple):
     """A decision, the rules or rows that made it, and the position of the decisive one (`file:line`).
 
-    `observed` are rules in observe mode that would have decided otherwise.
+    `observed` are rules in observe mode that would have decided otherwise, `grants` the caller's grants in force.
     """
 
     effect: Effect
@@ -120,6 +120,7 @@ class AuditDecision(NamedTuple):
     rules: tuple[str, ...] = ()
     position: str | None = None
     observed: tuple[str, ...] = ()
+    grants: tuple[str, ...] = ()
 
 
 class AuditVote(NamedTuple):
@@ -248,7 +249,7 @@ class AuditEntry(NamedTuple):
 
 TargetValues = tuple[str, str | None, str | None, str | None, str | None]
 CallValues = tuple[str, str | None, str | None, str | None, bool | None]
-DecisionValues = tuple[Effect, Reason, tuple[str, ...], str | None, tuple[str, ...]]
+DecisionValues = tuple[Effect, Reason, tuple[str, ...], str | None, tuple[str, ...], tuple[str, ...]]
 OutcomeValues = tuple[State, str | None, int | None, str | None, bytes | None, str | None]
 
 EntryValues = tuple[
@@ -319,7 +320,7 @@ def _build_body(
     return body
 
 
-_DECISION: Final = ("effect", "reason", "rules", "position", "observed")
+_DECISION: Final = ("effect", "reason", "rules", "position", "observed", "grants")
 _GATE_ENTRY: Final = ("approver", "verdict", "at", "shown", "assurance", "note")
 _GATE: Final = ("approval", "digest", "requestedAt", "expiresAt", "entries")
 _OBJECT: Final = ("kind", "name", "note", "until")

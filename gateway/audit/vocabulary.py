@@ -32,6 +32,10 @@ Event = Literal[
     "definition-changed",
     "definition-restored",
     "definition-accepted",
+    "grant-requested",
+    "grant-approved",
+    "grant-refused",
+    "grant-revoked",
 ]
 
 Effect = Literal["allow", "hold", "deny"]
@@ -105,6 +109,10 @@ EVENTS: Final[Mapping[Event, str]] = MappingProxyType(
         "definition-changed": "an upstream's tool differs from its approved definition and is blocked",
         "definition-restored": "a blocked tool matches its approved definition again and is served",
         "definition-accepted": "an upstream changed a definition within its accepted terms; the new one is served",
+        "grant-requested": "a caller asked for a role for a time; `object` names the grant, the role and the recipient",
+        "grant-approved": "an approver approved a grant; it is in force until `object.until` in every process",
+        "grant-refused": "an approver refused a grant",
+        "grant-revoked": "a grant, or the request for one, was ended before its time",
     }
 )
 

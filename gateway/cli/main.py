@@ -95,6 +95,9 @@ class _Commands(LazyGroup):
             "gateway.cli.operations.quarantine:app",
             "Stop a tool, a caller or an upstream at once, everywhere.",
         ),
+        Subcommand(
+            "grant", "gateway.cli.operations.grant:app", "Request a role for a short time, approve and revoke grants."
+        ),
         Subcommand("audit", "gateway.cli.operations.audit:app", "Verify and export the decision log."),
         Subcommand(
             "storage", "gateway.cli.operations.storage:app", "Check a store; set up and fill a PostgreSQL database."

@@ -29,7 +29,7 @@ def _parse_day(text: str | date) -> date:
         raise typer.BadParameter("write a day as 2026-11-16") from None
 
 
-def _parse_duration(text: str | timedelta) -> timedelta:
+def parse_duration(text: str | timedelta) -> timedelta:
     if isinstance(text, timedelta):
         return text
     found = re.fullmatch(r"(\d{1,6})([smhd])", text)
@@ -99,7 +99,7 @@ ReasonOption = Annotated[str, typer.Option(help="Why, in one line; it is recorde
 DurationOption = Annotated[
     timedelta | None,
     typer.Option(
-        "--for", parser=_parse_duration, metavar="TIME", help="How long: 30s, 15m, 2h, 7d.", show_default=False
+        "--for", parser=parse_duration, metavar="TIME", help="How long: 30s, 15m, 2h, 7d.", show_default=False
     ),
 ]
 OperatorOption = Annotated[

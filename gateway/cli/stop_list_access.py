@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from gateway.app import AuditedStopList, PostgresUrl, locate_storage, open_stop_list
+from gateway.app import AuditedGrants, AuditedStopList, PostgresUrl, locate_storage, open_operator_store
 from gateway.cli.output import fail, print_json, print_note, print_table, run_or_fail, stdout
 from gateway.cli.project_loader import find_project, load_with_environ, project_secrets
 from gateway.errors import GatewayError
@@ -81,7 +81,17 @@ def use_stop_list(store: LocatedStore, work: Callable[[AuditedStopList], Corouti
     """Run `work` on the stop list of a store."""
 
     async def run() -> T:
-        async with open_stop_list(store.path) as stops:
-            return await work(stops)
+        async with open_operator_store(store.path) as opened:
+            return await work(opened.stops)
+
+    return run_or_fail(run())
+
+
+def use_grants(store: LocatedStore, work: Callable[[AuditedGrants], Coroutine[Any, Any, T]]) -> T:
+    """Run `work` on the grants of a store."""
+
+    async def run() -> T:
+        async with open_operator_store(store.path) as opened:
+            return await work(opened.grants)
 
     return run_or_fail(run())

@@ -289,6 +289,7 @@ OverlayKind = Literal[
     "ArtifactClass",
     "CollisionPolicy",
     "GateRule",
+    "GrantPolicy",
     "Pipeline",
     "Tool",
     "Upstream",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gateway.engine.held_calls import HeldCall, HeldCalls, UnknownTask
     from gateway.engine.live_revision import InlinePolicy, LiveCatalogue, LiveRevision
     from gateway.engine.observer import CallMeter, Observer, PeerAddress, RequestObservation, get_trace_headers
-    from gateway.engine.records.auditor import Auditor, stop_entry
+    from gateway.engine.records.auditor import Auditor, grant_entry, stop_entry
     from gateway.engine.records.call_mapper import is_intact, is_queryable, recompute_fingerprint
     from gateway.engine.records.idempotency import MAX_KEY, is_key
     from gateway.engine.records.replay_arguments import ReplayCapture

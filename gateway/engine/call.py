@@ -169,6 +169,8 @@ class Call:
     """The place of the policy row that decided, if one did."""
     is_decision_cached: bool | None = None
     """Whether the policy had decided the same before; `None` if it was not asked."""
+    grants: tuple[str, ...] = ()
+    """Ids of the caller's grants in force when it was authorised."""
     checked: tuple[str, ...] = ()
     """Rules that allowed the call."""
     observed: tuple[str, ...] = ()

@@ -26,9 +26,28 @@ if TYPE_CHECKING:
     )
     from gateway.policy.authoriser import AccessDecision, AccessRequest
     from gateway.policy.bundle_validity import ConfigExpired, Validity, ValidityState
-    from gateway.policy.casbin.enforcer import CasbinAuthoriser
-    from gateway.policy.casbin.lint import KnownNames, lint_policies
-    from gateway.policy.casbin.policy_files import PolicyCell, PolicySet, RoleLink, read_policies
+    from gateway.policy.casbin.lint import KnownNames, find_ended_rows, lint_policies
+    from gateway.policy.casbin.period_authoriser import build_authoriser
+    from gateway.policy.casbin.policy_files import PermissionRow, PolicyCell, PolicySet, RoleLink, read_policies
+    from gateway.policy.casbin.row_end import RowEnd
+    from gateway.policy.forward_clock import forward_now
+    from gateway.policy.grants.grant import (
+        LONGEST_GRANT,
+        LONGEST_REASON,
+        Grant,
+        GrantLedger,
+        GrantState,
+        require_reason,
+    )
+    from gateway.policy.grants.grant_service import (
+        GrantAction,
+        GrantChange,
+        GrantHook,
+        GrantRights,
+        GrantService,
+    )
+    from gateway.policy.grants.granted_roles import GrantedRoles
+    from gateway.policy.grants.lifecycle import revoke_grant
     from gateway.policy.limit_claims import LimitOutcome, acquire_limits, find_amounts, find_refusal, read_amounts
     from gateway.policy.limits import (
         NO_AMOUNTS,

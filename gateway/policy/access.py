@@ -6,15 +6,17 @@ Rates and quotas are counted when the call is made.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any, Final, Literal
 
 from gateway.errors import NotPermitted, ValidationException
 from gateway.model import CONFIG_OBJECT, Principal, Schema, fingerprint_of, to_microseconds
-from gateway.policy.authoriser import AccessDecision, AccessRequest, Authoriser
+from gateway.policy.authoriser import AccessDecision, AccessRequest, Authoriser, TimedAuthoriser
+from gateway.policy.grants.grant import Grant
 from gateway.policy.rules.conditions import ConditionScope
 from gateway.policy.rules.gate_checks import Decision, FlowCheck, PermissionLookup
 from gateway.policy.rules.gate_rules import GateOutcome, GateRule, evaluate_rules
@@ -108,6 +110,10 @@ class ToolVisibility:
     decision: AccessDecision
 
 
+GrantLookup = Callable[[Principal], tuple[Grant, ...]]
+"""Returns the grants of a caller that are in force now."""
+
+
 class Access:
     """Access decisions for one snapshot and its authoriser. Immutable except for its caches."""
 
@@ -117,9 +123,37 @@ class Access:
         self._ranks = snapshot.ranks
         self._schemas: dict[str, Schema] = {}
         self._seen_tools: dict[str, tuple[Requested, Mapping[str, Any]]] = {}
+        self._find_grants: GrantLookup | None = None
+
+    def at(self, moment: datetime) -> "Access":
+        """Return the access of the policy rows that are in force at a moment; grants are those of now."""
+        if not isinstance(self.authoriser, TimedAuthoriser):
+            return self
+        timed = copy(self)
+        timed.authoriser = self.authoriser.at(moment)
+        return timed
+
+    def with_grants(self, find: "GrantLookup") -> "Access":
+        """Return the access of callers with the roles that their grants add. `find` must not raise."""
+        granting = copy(self)
+        granting._find_grants = find
+        return granting
+
+    def without_grants(self) -> "Access":
+        granting = copy(self)
+        granting._find_grants = None
+        return granting
+
+    def list_grants(self, principal: Principal) -> tuple[Grant, ...]:
+        """Return the caller's grants in force."""
+        return () if self._find_grants is None else self._find_grants(principal)
 
     def decide_call(self, call: AccessQuestion) -> AccessAnswer:
-        """Run the steps up to the first refusal."""
+        """Run the steps up to the first refusal, with the rows that are in force when the call is made."""
+        timed = self.at(call.at)
+        return timed._decide_call(call)
+
+    def _decide_call(self, call: AccessQuestion) -> AccessAnswer:
         steps, tool = self.decide_entry(call)
         held = self._find_roles(call.principal)
         if tool is None or held is None or _is_refused(steps):
@@ -236,7 +270,10 @@ class Access:
         )
 
     def roles_of(self, principal: Principal) -> frozenset[str]:
-        """Return the caller's names and every role that these names hold."""
+        """Return the caller's names and every role that these names hold, without granted roles.
+
+        Approvers are determined by these: a granted role does not let its holder approve anything.
+        """
         return self.authoriser.roles_of(principal.names)
 
     def decide_action(
@@ -277,7 +314,7 @@ class Access:
         objects, tier = self._approvable(catalogue, tool)
         if not objects:
             return AccessDecision(False, "there is no such tool")
-        found = [self._decide(principal, "approve", catalogue=catalogue, object=each, tier=tier) for each in objects]
+        found = [self._ask(principal.names, "approve", catalogue, each, tier) for each in objects]
         denied = next((each for each in found if not each.allowed and each.row is not None), None)
         return denied or next((each for each in found if each.allowed), found[0])
 
@@ -417,16 +454,24 @@ class Access:
         return may
 
     def _decide(self, principal: Principal, action: str, catalogue: str, object: str, tier: str) -> AccessDecision:
+        grants = () if self._find_grants is None else self._find_grants(principal)
+        decision = self._ask(_with_roles(principal, grants), action, catalogue, object, tier)
+        if not grants or not decision.allowed or self._ask(principal.names, action, catalogue, object, tier).allowed:
+            return decision
+        used = [each.id for each in grants if decision.subject in self.authoriser.roles_of(frozenset({each.role}))]
+        return replace(decision, reason=f"{decision.reason}, by grant {', '.join(used)}", grants=tuple(used))
+
+    def _ask(self, names: frozenset[str], action: str, catalogue: str, object: str, tier: str) -> AccessDecision:
         try:
             # Bypasses the constructor to save time: most decisions come from the authoriser's cache.
-            request = tuple.__new__(AccessRequest, (principal.names, catalogue, object, action, tier))
+            request = tuple.__new__(AccessRequest, (names, catalogue, object, action, tier))
             return self.authoriser.decide(request)
         except Exception as error:  # fail closed: an authoriser must not raise, but if it does, deny
             _log.exception("the authoriser failed")
             return AccessDecision(False, f"authorisation failed ({type(error).__name__})", is_unanswered=True)
 
     def _find_roles(self, principal: Principal) -> frozenset[str] | None:
-        """Return the caller's names and roles; `None` if they cannot be determined.
+        """Return the caller's names and roles, granted ones included; `None` if they cannot be determined.
 
         A role without the prefix `role:` could be another caller's name and would grant that caller's rights.
         """
@@ -434,7 +479,7 @@ class Access:
             if not role.startswith("role:"):
                 return None
         try:
-            return self.authoriser.roles_of(principal.names)
+            return self.authoriser.roles_of(_with_roles(principal, self.list_grants(principal)))
         except Exception:  # fail closed
             _log.exception("the authoriser failed")
             return None
@@ -511,6 +556,10 @@ class Access:
         idle = tuple(rule for rule in rules if rule.name not in matched)
         taken = (*steps, _gate_step(outcome, steps[-1]))
         return AccessAnswer(taken, outcome, scope, idle, _find_deciding_rows(steps) | permitting)
+
+
+def _with_roles(principal: Principal, grants: tuple[Grant, ...]) -> frozenset[str]:
+    return principal.names.union(each.role for each in grants) if grants else principal.names
 
 
 def _refusal(steps: Sequence[AccessStep]) -> AccessAnswer:

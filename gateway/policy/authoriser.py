@@ -1,7 +1,8 @@
 """The question of authorisation: may a caller do this? Casbin answers it, below `casbin/`."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from datetime import datetime
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from gateway.registries import Position
 
@@ -32,6 +33,8 @@ class AccessDecision:
     """Whether the policy could not be evaluated. The caller of `decide` must then not try another object."""
     is_cached: bool = field(default=False, compare=False)
     """Whether it was made for an earlier request."""
+    grants: tuple[str, ...] = ()
+    """Ids of the grants without which it would be a denial."""
 
 
 class Authoriser(Protocol):
@@ -41,4 +44,13 @@ class Authoriser(Protocol):
 
     def decide(self, request: AccessRequest) -> AccessDecision:
         """Decide. Never raises: if something goes wrong, the answer is a denial with a reason."""
+        ...
+
+
+@runtime_checkable
+class TimedAuthoriser(Authoriser, Protocol):
+    """An authoriser whose decisions depend on the time, because rows end."""
+
+    def at(self, moment: datetime) -> Authoriser:
+        """Return the authoriser as of a moment, in the past or the future."""
         ...

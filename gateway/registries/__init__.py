@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         derive_hints,
         resolve_trust,
     )
+    from gateway.registries.grant_policy import GrantPolicy
     from gateway.registries.imported_definition import (
         KINDS,
         DefinitionKind,

@@ -17,6 +17,7 @@ from gateway.policy import GateRule
 from gateway.registries.collision_resolution import Collision, CollisionRules
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust, Tier
+from gateway.registries.grant_policy import GrantPolicy
 from gateway.registries.pipeline_stages import Phase
 from gateway.registries.policy_cases import PolicyCase
 from gateway.registries.tool_flags import EFFECT_FLAGS, Combination, Flag, Hint
@@ -315,6 +316,8 @@ class Snapshot:
     """Prompts and resource groups of upstreams, by object."""
     queries: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     """Input schemas of query tools, by artifact class and name."""
+    grants: Mapping[str, GrantPolicy] = field(default_factory=dict)
+    """Grant policies by name."""
     revision: str = ""
 
     @property

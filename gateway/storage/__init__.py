@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.storage.sql.call_history import CallHistory, CallRow, open_call_history
     from gateway.storage.sql.engine_base import ReadPool
     from gateway.storage.sql.flags_seen_by_caller import StoredSightings
+    from gateway.storage.sql.grants import SqlGrantStore
     from gateway.storage.sql.group_commit import GroupCommit
     from gateway.storage.sql.postgres.connection import PostgresAuditReader, open_read_only_session
     from gateway.storage.sql.postgres.database_setup import (

@@ -92,7 +92,7 @@ class Revision:
     hearing: list[Callable[[], None]] = field(default_factory=list)
 
     def find_failed_policy_tests(self) -> list[CaseResult]:
-        return [each for each in run_cases(self.access, self.access.snapshot.cases) if not each.passed]
+        return [each for each in run_cases(self.access.without_grants(), self.access.snapshot.cases) if not each.passed]
 
     async def stop_monitors(self) -> None:
         """Stop comparing, polling and probing upstreams; running calls continue."""
@@ -212,6 +212,7 @@ class RevisionManager:
             assembled, access = await accept_definitions(
                 *(draft.assembled, draft.access, backends.upstreams, draft.again), before=served, rounds=self._rounds
             )
+            access = self._controlled.add_grants(access)
             shared = StageState() if before is None else before.shared.for_next_revision()
             definition_guard = (
                 DefinitionGuard() if before is None else _guard_of(before).inherit(_same_upstreams(before, backends))

@@ -26,16 +26,27 @@ from gateway.app.stores.databases import (
 )
 from gateway.approvals import ApprovalRecord
 from gateway.audit import AuditOrigin, shard_name
-from gateway.engine import stop_entry
+from gateway.engine import grant_entry, stop_entry
 from gateway.errors import StoreUnavailable
-from gateway.model import now_microseconds
-from gateway.policy import Stop, StopChange, StopTarget
+from gateway.model import Principal, now_microseconds
+from gateway.policy import (
+    Grant,
+    GrantChange,
+    Stop,
+    StopChange,
+    StopTarget,
+    forward_now,
+    require_reason,
+    revoke_grant,
+)
 from gateway.storage import (
     AuditLog,
     CallFilter,
+    ChangeSignal,
     FileChangeSignal,
     GroupCommit,
     RemoteStore,
+    SqlGrantStore,
     SqliteConnection,
     SqlStopList,
     StoredCall,
@@ -131,9 +142,44 @@ class AuditedStopList:
         self.log.append(connection, [stop_entry(change, self.place, at=now_microseconds())])
 
 
+@dataclass(frozen=True, slots=True)
+class AuditedGrants:
+    """The grants of a store, for operators: they see all of them and revoke any, but approve none."""
+
+    grants: SqlGrantStore
+
+    async def list_grants(self) -> list[Grant]:
+        return await self.grants.list_grants()
+
+    async def revoke(self, id: str, *, by: str, reason: str) -> Grant:
+        """Raises `UnknownGrant`, `GrantClosed`, or `InvalidGrant` for a reason that is not one line."""
+        require_reason(reason)
+        at = forward_now()
+        return await self.grants.change(
+            lambda found: GrantChange("revoke", revoke_grant(found, id, by, at), Principal(by), reason, at)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStore:
+    """What operators change in a store. Every change is in the decision log."""
+
+    stops: AuditedStopList
+    grants: AuditedGrants
+
+
+def _open_parts(writer: GroupCommit, notices: ChangeSignal, log: AuditLog, place: AuditOrigin) -> OperatorStore:
+    def audit(connection: sqlite3.Connection, change: GrantChange) -> None:
+        log.append(connection, [grant_entry(change, place, at=now_microseconds())])
+
+    grants = SqlGrantStore(writer, notices, clock=forward_now, also=audit)
+    stops = SqlStopList(writer, notices, clock=_now)
+    return OperatorStore(AuditedStopList(stops, log, place), AuditedGrants(grants))
+
+
 @asynccontextmanager
-async def open_stop_list(database: Path | PostgresUrl) -> AsyncIterator[AuditedStopList]:
-    """Open the stop list of a store. Raises `StoreMissing` or `StoreUnavailable`."""
+async def open_operator_store(database: Path | PostgresUrl) -> AsyncIterator[OperatorStore]:
+    """Open what operators change in a store. Raises `StoreMissing` or `StoreUnavailable`."""
     if isinstance(database, PostgresUrl):
         node = platform.node() or "gateway"
         async with load_postgres().open_for_changes(database.text, partial(_shard, node), AuditOrigin(node)) as (
@@ -141,7 +187,7 @@ async def open_stop_list(database: Path | PostgresUrl) -> AsyncIterator[AuditedS
             notices,
             log,
         ):
-            yield AuditedStopList(SqlStopList(writer, notices, clock=_now), log, AuditOrigin(node))
+            yield _open_parts(writer, notices, log, AuditOrigin(node))
         return
     require_database_file(database)
     path = database.absolute()
@@ -152,16 +198,17 @@ async def open_stop_list(database: Path | PostgresUrl) -> AsyncIterator[AuditedS
     writer.ledger = log
     try:
         notices = FileChangeSignal(path)
-        stops = SqlStopList(writer, notices, clock=_now)
+        opened = _open_parts(writer, notices, log, place)
         try:
-            yield AuditedStopList(stops, log, place)
+            yield opened
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(
                 f"{database} cannot be read as a store of this version",
                 help="start the gateway on it once, or correct the path",
             ) from error
         finally:
-            stops.close()
+            opened.stops.stops.close()
+            opened.grants.grants.close()
             notices.close()
     finally:
         await writer.close()

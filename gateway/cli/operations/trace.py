@@ -118,6 +118,7 @@ def _gates(call: StoredCall, entries: Sequence[Mapping[str, Any]]) -> Iterator[T
         "rules": decision.get("rules"),
         "position": decision.get("position"),
         "observed": decision.get("observed"),
+        "grants": decision.get("grants"),
         "because": call.because,
     }
     at = next((each["at"] for each in entries if each["event"] in _DECIDED), None)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gateway.app import PostgresUrl, load_postgres, open_stop_list
+from gateway.app import PostgresUrl, load_postgres
 from gateway.audit import ChainRow, VerificationReport, VerifyKey, read_anchors, verify
 from gateway.cli.output import fail
 from gateway.errors import GatewayError

@@ -28,6 +28,7 @@ from gateway.config.kinds.catalogues import CatalogueDocument, CollisionPolicyDo
 from gateway.config.kinds.classification import ArtifactClassDocument, TrustFlagDocument, TrustTierDocument
 from gateway.config.kinds.common_specs import API_VERSION, DocumentModel, FieldPath, OwnedMetadata, RuleViolation
 from gateway.config.kinds.gate_rules import GateRuleDocument
+from gateway.config.kinds.grants import GrantPolicyDocument
 from gateway.config.kinds.installation import (
     GatewayDocument,
     IdentityProviderDocument,
@@ -293,6 +294,7 @@ KINDS: Final[Mapping[str, DocumentKind]] = {
         DocumentKind("ArtifactClass", "artifactclasses", ArtifactClassDocument),
         DocumentKind("CollisionPolicy", "collisionpolicies", CollisionPolicyDocument),
         DocumentKind("GateRule", "gaterules", GateRuleDocument),
+        DocumentKind("GrantPolicy", "grantpolicies", GrantPolicyDocument),
         DocumentKind("Pipeline", "pipelines", PipelineDocument),
         DocumentKind("Tool", "tools", ToolDocument),
         DocumentKind("Upstream", "upstreams", UpstreamDocument),

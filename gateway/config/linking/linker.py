@@ -21,6 +21,7 @@ from gateway.config.linking.artifact_classes import link_artifacts, link_queries
 from gateway.config.linking.catalogues import CatalogueInputs, link_catalogues, link_pipelines
 from gateway.config.linking.document_index import DocumentIndex, index_documents
 from gateway.config.linking.gate_rules import check_case_tools, link_cases, link_gate_rules
+from gateway.config.linking.grants import link_grant_policies
 from gateway.config.linking.installation_checks import check_anchors, check_store_encryption, find_exposing_programs
 from gateway.config.linking.policy_checks import (
     check_token_expiry,
@@ -93,11 +94,13 @@ def _snapshot(
     prospects = build_placeholder_tools(found, scale, imports=imports)
     queries = link_queries(tools.values(), artifacts)
     gates, of_gates = link_gate_rules(found, tools, offers=offers, queries=queries, prospects=prospects)
+    grants, of_grants = link_grant_policies(found)
     problems += [
         *of_tools,
         *of_offers,
         *review_definitions(found, imports),
         *of_gates,
+        *of_grants,
         *check_token_expiry(found),
         *check_anchors(found),
         *check_store_encryption(found),
@@ -139,6 +142,7 @@ def _snapshot(
         subjects=subjects,
         offers=offers,
         queries=queries,
+        grants=grants,
     )
     return freeze(snapshot, unchangeable=frozenset({Position})), problems
 

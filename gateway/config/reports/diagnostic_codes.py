@@ -178,6 +178,9 @@ _POLICIES: Final = {
     "role-depth": "The chain of roles is longer than the limit. Assign a role further up directly.",
     "dead-rule": "A cell matches nothing that is declared, or no caller has the role, so the row has no effect.",
     "duplicate-row": "Another row is identical. Remove one, so that a later edit of the other takes effect.",
+    "row-end": "A comment that ends a row cannot be read, or is not directly above the row that it repeats.",
+    "ended-row": "The row has ended and allows or denies nothing. Remove it, with its comment.",
+    "ending-row": "The row ends within two weeks. Let it end, or have a longer time reviewed.",
     "shadowed-allow": "A deny covers everything that the row allows. Remove the row, or narrow the deny.",
 }
 

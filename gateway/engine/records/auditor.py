@@ -36,7 +36,7 @@ from gateway.audit import (
 from gateway.engine.call import UNKNOWN_ORIGIN, Call, RequestOrigin, get_request_origin
 from gateway.engine.gates.definition_guard import DefinitionAccepted, DefinitionStatusChanged
 from gateway.model import Principal, to_microseconds
-from gateway.policy import StopChange
+from gateway.policy import GrantAction, GrantChange, StopChange
 from gateway.registries import DeclaredDefinition, DeclaredTool, Query, Requested
 from gateway.storage import AuditBody, RefusalCount, StoredCall
 
@@ -150,6 +150,10 @@ class Auditor:
         )
         return entry.at, entry.encode()
 
+    def grant_entry(self, change: GrantChange) -> AuditBody:
+        """Return the entry for a change of a grant. Called in the thread that writes."""
+        return grant_entry(change, self._place(), at=self._clock())
+
     def blocked_definition_entry(self, turned: DefinitionStatusChanged) -> AuditBody:
         """Return the entry for a tool that an upstream changed, or changed back. It has no caller."""
         withheld = turned.withheld
@@ -240,12 +244,29 @@ def stop_entry(change: StopChange, place: AuditOrigin, *, at: int) -> AuditBody:
     return at, AuditEntry(event, at, place, _caller(Principal(change.by)), object=what).encode()
 
 
+_GRANT_EVENTS: Final[dict[GrantAction, Event]] = {
+    "request": "grant-requested",
+    "approve": "grant-approved",
+    "refuse": "grant-refused",
+    "revoke": "grant-revoked",
+}
+
+
+def grant_entry(change: GrantChange, place: AuditOrigin, *, at: int) -> AuditBody:
+    """Return the entry of a change of a grant. Its caller is who made the change: a principal, or an operator."""
+    grant = change.grant
+    note = f"{grant.role} for {grant.subject} by {grant.policy}: {change.reason}"
+    end = None if grant.until is None else to_microseconds(grant.until)
+    what = AuditObject("grant", grant.id, note, end)
+    return at, AuditEntry(_GRANT_EVENTS[change.action], at, place, _caller(change.by), object=what).encode()
+
+
 def decision_of(call: Call) -> DecisionValues:
     """Return the decision about a call that has ended, or is about to run. Without a decision, it did not run."""
     if call.decision is not None:
         # Decisions have only words of the vocabulary; a stage that refuses sets none.
         reason: Any = call.reason or "check-failed"
-        return call.decision, reason, call.rules, call.position, call.observed
+        return call.decision, reason, call.rules, call.position, call.observed, call.grants
     return _INVALID
 
 
@@ -260,7 +281,7 @@ def _bare_outcome(state: State) -> OutcomeValues:
     return state, None, None, None, None, None
 
 
-_INVALID: Final[DecisionValues] = ("deny", "arguments-invalid", (), None, ())
+_INVALID: Final[DecisionValues] = ("deny", "arguments-invalid", (), None, (), ())
 
 
 @lru_cache(maxsize=4096)

@@ -58,9 +58,12 @@ class CasbinAuthoriser:
     ) -> None:
         """Raise `ProgramError` for rows with errors: Casbin would silently ignore a misspelt deny.
 
-        With `known` names, requests about undeclared tools, classes and catalogues are denied, too.
+        Rows with an end are refused, too: `PeriodAuthoriser` passes on the rows in force, without their ends. With
+        `known` names, requests about undeclared tools, classes and catalogues are denied, too.
         """
         self._known = known or KnownNames()
+        if policies.ending:
+            raise ProgramError("the policies have rows that end, and only rows in force can decide")
         _refuse_errors(policies, ranks)
         groups = find_parents(build_role_graph(policies.objects))
         self._members = build_role_graph(policies.members)

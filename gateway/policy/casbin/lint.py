@@ -7,6 +7,7 @@ of these is a diagnostic. Names are compared with those that the rest of the con
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from gateway.model import CONFIG_OBJECT, OBJECT_KINDS, SUBJECT_KINDS, glob_matches
@@ -26,12 +27,14 @@ from gateway.policy.casbin.policy_index import (
     is_within_tier,
     role_depths,
 )
+from gateway.policy.casbin.row_end import ENDING_SOON, RowEnd
 from gateway.registries import Diagnostic, sort_diagnostics, suggest_name
 
 MAX_DEPTH: Final = 8
 """Casbin silently stops following chains at ten links; longer chains than this are refused before that."""
 
 _SHOWN: Final = 80
+_ONE_END: Final = "remove one of them: the row that ends last is the one that counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +180,43 @@ def _link_problems(policies: PolicySet, known: NameLookup) -> Iterator[Diagnosti
             yield _error("bad-object", f"{_quote(link.group)} is not a group", link.group, help="groups are class:NAME")
 
 
+def find_ended_rows(policies: PolicySet, at: datetime) -> Iterator[Diagnostic]:
+    """Yield a warning for each row that has ended, or ends soon. The end of a deny lets calls through."""
+    for row in policies.ending:
+        if row.end is None or at < row.end.until - ENDING_SOON:
+            continue
+        is_deny = isinstance(row, PermissionRow) and row.effect.text == "deny"
+        then = "; what it denied is decided by other rows" if is_deny else ""
+        if row.end.is_over(at):
+            message, help = f"the row was in force {row.end.describe}{then}", "remove the row and its comment"
+            yield Diagnostic("ended-row", message, row.position, "warning", help)
+        else:
+            message = f"the row is in force {row.end.describe}{f'{then} then' if then else ''}"
+            yield Diagnostic("ending-row", message, row.position, "warning", "review it: extend it, or let it end")
+
+
 def _duplicates(policies: PolicySet) -> Iterator[Diagnostic]:
-    rows: list[tuple[PolicyCell, tuple[object, ...]]] = []
+    rows: list[tuple[PolicyCell, tuple[object, ...], RowEnd | None]] = []
     for row in policies.permissions:
-        rows.append((row.subject, (*row.texts[:3], frozenset(row.actions.text.split("|")), *row.texts[4:])))
+        actions = frozenset(row.actions.text.split("|"))
+        rows.append((row.subject, (*row.texts[:3], actions, *row.texts[4:]), row.end))
     for section, links in (("g", policies.members), ("g2", policies.objects)):
-        rows.extend((link.member, (section, link.member.text, link.group.text)) for link in links)
-    first: dict[tuple[object, ...], PolicyCell] = {}
-    for cell, key in rows:
-        before = first.setdefault(key, cell)
-        if before is not cell:
+        rows.extend((link.member, (section, link.member.text, link.group.text), link.end) for link in links)
+    first: dict[tuple[object, ...], tuple[PolicyCell, RowEnd | None]] = {}
+    for cell, key, end in rows:
+        before, earlier = first.setdefault(key, (cell, end))
+        if before is cell:
+            continue
+        if (end and end.until) != (earlier and earlier.until):
+            related = (("other row", before.position),)
+            yield Diagnostic(
+                "row-end",
+                "this row repeats another row with another end",
+                cell.position,
+                related=related,
+                help=_ONE_END,
+            )
+        else:
             yield _warn("duplicate-row", "this row repeats another row", cell, related=("first row", before))
 
 

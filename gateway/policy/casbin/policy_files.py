@@ -10,11 +10,20 @@ meaning is refused rather than ignored.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from gateway.policy.casbin.row_end import (
+    EndComment,
+    RowEnd,
+    check_end_comment,
+    check_near_miss,
+    detached_comment,
+    parse_end_comment,
+)
 from gateway.registries import Diagnostic, Position, sort_diagnostics, suggest_name
 
 MODEL_TEXT: Final = """
@@ -92,6 +101,7 @@ class PermissionRow:
     actions: PolicyCell
     tier: PolicyCell
     effect: PolicyCell
+    end: RowEnd | None = None
 
     @property
     def cells(self) -> tuple[PolicyCell, ...]:
@@ -113,6 +123,13 @@ class RoleLink:
 
     member: PolicyCell
     group: PolicyCell
+    end: RowEnd | None = None
+    """Only a role membership can have one."""
+
+    @property
+    def position(self) -> Position:
+        """The whole row, from its first column."""
+        return Position(self.member.position.file, self.member.position.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +140,18 @@ class PolicySet:
     members: tuple[RoleLink, ...] = ()
     objects: tuple[RoleLink, ...] = ()
 
+    @property
+    def ending(self) -> tuple[PermissionRow | RoleLink, ...]:
+        """The rows with an end, in force or not."""
+        rows: tuple[PermissionRow | RoleLink, ...] = (*self.permissions, *self.members)
+        return tuple(row for row in rows if row.end is not None)
+
+    def in_force(self, at: datetime) -> "PolicySet":
+        """Return the rows in force at a moment, without their ends."""
+        permissions = (replace(row, end=None) for row in self.permissions if row.end is None or not row.end.is_over(at))
+        members = (replace(link, end=None) for link in self.members if link.end is None or not link.end.is_over(at))
+        return PolicySet(tuple(permissions), tuple(members), self.objects)
+
 
 def read_policies(folder: Path) -> tuple[PolicySet, list[Diagnostic]]:
     """Return the rows of a folder and the problems of its files. If one is an error, do not use the rows."""
@@ -130,16 +159,21 @@ def read_policies(folder: Path) -> tuple[PolicySet, list[Diagnostic]]:
     model = folder / "model.conf"
     if (lines := _lines(model, found)) is not None:
         found.extend(check_model(iter(lines), file=model.as_posix()))
-    rows: dict[str, list[list[PolicyCell]]] = {section: [] for section in COLUMNS}
+    rows: dict[str, list[tuple[Sequence[PolicyCell], RowEnd | None]]] = {section: [] for section in COLUMNS}
     for file in _tables(folder):
-        for section, cells in _rows(file, found):
-            rows[section].append(cells)
+        for section, cells, end in _rows(file, found):
+            rows[section].append((cells, end))
     policies = PolicySet(
-        permissions=tuple(PermissionRow(*cells) for cells in rows["p"]),
-        members=tuple(RoleLink(*cells) for cells in rows["g"]),
-        objects=tuple(RoleLink(*cells) for cells in rows["g2"]),
+        permissions=tuple(_permission_row(cells, end) for cells, end in rows["p"]),
+        members=tuple(RoleLink(cells[0], cells[1], end) for cells, end in rows["g"]),
+        objects=tuple(RoleLink(cells[0], cells[1]) for cells, _ in rows["g2"]),
     )
     return policies, sort_diagnostics(found)
+
+
+def _permission_row(cells: Sequence[PolicyCell], end: RowEnd | None) -> PermissionRow:
+    subject, catalogue, object, actions, tier, effect = cells
+    return PermissionRow(subject, catalogue, object, actions, tier, effect, end)
 
 
 def _tables(folder: Path) -> list[Path]:
@@ -151,16 +185,52 @@ def _tables(folder: Path) -> list[Path]:
     return files or [folder / "policy.csv"]
 
 
-def _rows(file: Path, found: list[Diagnostic]) -> Iterator[tuple[str, list[PolicyCell]]]:
+def _rows(file: Path, found: list[Diagnostic]) -> Iterator[tuple[str, list[PolicyCell], RowEnd | None]]:
+    above = _LineAbove()
     for number, line in _lines(file, found) or ():
         if not line.strip(" \t") or line.lstrip(" \t").startswith("#"):
+            found.extend(above.replace(line, Position(file.as_posix(), number)))
             continue
         section, *cells = _cells(line, file=file.as_posix(), number=number)
         problem = _shape_problem(section, cells)
+        end, problems = above.take([section.text, *(cell.text for cell in cells)], number)
+        found.extend(problems)
         if problem is None:
-            yield section.text, cells
+            yield section.text, cells, end
         else:
             found.append(problem)
+    found.extend(above.replace("", Position(file.as_posix(), 0)))
+
+
+class _LineAbove:
+    """The comment above a row: only the line directly above it can end it."""
+
+    def __init__(self) -> None:
+        self._line: tuple[str, Position] | None = None
+        self._comment: EndComment | None = None
+
+    def replace(self, line: str, position: Position) -> Iterator[Diagnostic]:
+        """Read a comment or blank line. An end comment before it has no row."""
+        if self._comment is not None:
+            yield detached_comment(self._comment)
+        parsed = parse_end_comment(line, position)
+        self._line, self._comment = (line, position), parsed if isinstance(parsed, EndComment) else None
+        if isinstance(parsed, Diagnostic):
+            yield parsed
+
+    def take(self, cells: list[str], number: int) -> tuple[RowEnd | None, list[Diagnostic]]:
+        """Return the end of the row below, and the problems of the comment."""
+        line, comment = self._line, self._comment
+        self._line, self._comment = None, None
+        if line is None:
+            return None, []
+        if comment is None:
+            problem = check_near_miss(*line, cells)
+        elif line[1].line != number - 1:  # a line between them could not be read
+            problem = detached_comment(comment)
+        else:
+            problem = check_end_comment(comment, cells)
+        return (None if comment is None else comment.end), [problem] if problem else []
 
 
 def _cells(line: str, *, file: str, number: int) -> Iterator[PolicyCell]:

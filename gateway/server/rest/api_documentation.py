@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.model import Schema
 from gateway.server.http.asgi import PROBLEM_TYPE, Response, build_problem, bytes_response
-from gateway.server.rest import approvals
+from gateway.server.rest import approvals, grants
 from gateway.server.rest import schemas as components
 from gateway.server.rest.calls_and_turns import Outcome
 from gateway.server.rest.operation import (
@@ -93,14 +93,15 @@ def problem_example(status: int, description: str) -> dict[str, Any]:
     return build_problem(HTTPStatus(status), description)
 
 
-REQUESTS: Final[Mapping[str, Document]] = {**components.REQUESTS, **approvals.REQUESTS}
-ANSWERS: Final[Mapping[str, Document]] = {**components.ANSWERS, **approvals.ANSWERS}
+REQUESTS: Final[Mapping[str, Document]] = {**components.REQUESTS, **approvals.REQUESTS, **grants.REQUESTS}
+ANSWERS: Final[Mapping[str, Document]] = {**components.ANSWERS, **approvals.ANSWERS, **grants.ANSWERS}
 PATH_PARAMETERS: Final[Mapping[str, str]] = {
     "catalogue": "The name of a catalogue.",
     "name": "The name of the tool in the catalogue.",
     "turn": "The id of a turn.",
     "callId": "The id of a call.",
     **approvals.PATH_PARAMETERS,
+    **grants.PATH_PARAMETERS,
 }
 
 VERSION: Final = "3.1.0"

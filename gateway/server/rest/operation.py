@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from gateway.approvals import ApprovalService
 from gateway.engine import ContentRenderer, RequestObservation, Service, TurnSync
 from gateway.model import Principal
+from gateway.policy import GrantService
 from gateway.server.http.asgi import Response
 from gateway.server.rest.events import EventLogs
 from gateway.server.rest.responses import (
@@ -62,6 +63,7 @@ class RestDependencies:
     catch_up: TurnSync | None = None
     """Loads calls that other processes have made in a turn."""
     contents: ContentRenderer = field(default_factory=ContentRenderer)
+    grants: GrantService | None = None
 
 
 OperationHandler = Callable[[RestDependencies, RestRequest], Awaitable[Response]]

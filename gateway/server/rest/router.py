@@ -19,6 +19,7 @@ from gateway.approvals import ApprovalService
 from gateway.engine import RequestObservation, Service, TurnSync, get_trace_headers
 from gateway.errors import GatewayError, ValidationException
 from gateway.model import Schema
+from gateway.policy import GrantService
 from gateway.server.http.asgi import SCOPE_PRINCIPAL, Receive, Response, Scope, Send, error_response
 from gateway.server.http.json_body import (
     BodyTooLarge,
@@ -168,10 +169,11 @@ def build_routes(
     max_body: int = MAX_BODY,
     logs: EventLogs | None = None,
     approvals: ApprovalService | None = None,
+    grants: GrantService | None = None,
     catch_up: TurnSync | None = None,
 ) -> list[Route]:
     """Return the routes for the root of the data plane. With its own `logs`, the application can end event streams."""
-    rest = RestDependencies(service, logs or EventLogs(), approvals, catch_up)
+    rest = RestDependencies(service, logs or EventLogs(), approvals, catch_up, grants=grants)
     by_path = {
         path: list(operations)
         for path, operations in groupby(sorted(OPERATIONS, key=attrgetter("path")), key=attrgetter("path"))

@@ -282,6 +282,31 @@ revocations: Final = Table(
     Column("until", BigInteger),
 )
 
+grants: Final = Table(
+    "grants",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("tenant", Text),
+    Column("subject", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("duration", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("requester", Text, nullable=False),  # tenant and subject, as in `owner` of other tables
+    Column("requester_roles", Text, nullable=False),
+    Column("requested_at", BigInteger, nullable=False),
+    Column("lapses_at", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("decider", Text),
+    Column("decider_roles", Text),
+    Column("decided_at", BigInteger),
+    Column("since", BigInteger),
+    Column("until", BigInteger),
+    Column("revoked_by", Text),
+    Column("revoked_at", BigInteger),
+    Index("grants_by_end", "until"),
+)
+
 audit: Final = Table(
     "audit",
     METADATA,

@@ -235,7 +235,7 @@ def _newer_version_error(version: str) -> ForeignStore:
 _TABLES: Final = (
     *(tables.turns, tables.calls, tables.pieces, tables.claims),
     *(tables.approvals, tables.approval_entries, tables.approval_notices),
-    *(tables.quotas, tables.sightings, tables.quarantines, tables.revocations, tables.audit),
+    *(tables.quotas, tables.sightings, tables.quarantines, tables.revocations, tables.grants, tables.audit),
 )
 _COUNTED: Final = ("calls", "approvals", "approval_notices")
 
