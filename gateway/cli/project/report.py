@@ -3,15 +3,16 @@
 Exit codes of `verify`: 0 the report is what was signed, 1 it is not, 2 wrong use.
 """
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from gateway.app import ProjectFolders
+from gateway.app import LoadedProject, ProjectFolders
 from gateway.audit import SigningKey, VerifyKey
 from gateway.cli.options import (
     DEFAULT_FOLDER,
@@ -25,15 +26,24 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import fail, print_document, print_json, print_line, print_note, stdout
 from gateway.cli.project.plan import make_plan, open_older
+from gateway.cli.project.plan_inputs import path_mapper
+from gateway.cli.project.replay_inputs import (
+    open_other_calls,
+    open_project_calls,
+    open_remote_calls,
+    replay_with_progress,
+)
 from gateway.cli.project.report_files import read_bounded_file, read_report_files, report_stem, write_files
-from gateway.cli.project.report_inputs import choose_day, make_report_input, read_dependencies
+from gateway.cli.project.report_inputs import choose_day, choose_moment, make_report_input, read_dependencies
 from gateway.cli.project.report_store import StoreAddress, read_store
 from gateway.cli.project_loader import find_project, load_with_environ, require_valid
 from gateway.errors import GatewayError
+from gateway.model import to_microseconds
 from gateway.registries import compare_definitions
 from gateway.review import (
     MOST_SIGNATURE,
     SIGNATURE_SUFFIX,
+    CallSelection,
     InvalidReport,
     LinkTemplate,
     ReportData,
@@ -95,6 +105,12 @@ def create(
     public_key: Annotated[
         list[Path] | None, typer.Option(help="A public key of anchors; may be given again.", show_default=False)
     ] = None,
+    replay: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=parse_time, metavar="AGE|MOMENT", help="Decide recorded calls since then again.", show_default=False
+        ),
+    ] = None,
     drift: Annotated[
         bool, typer.Option("--drift", help="Ask the upstreams what changed since they were locked.")
     ] = False,
@@ -133,13 +149,18 @@ def create(
     day = choose_day(on)
     found = require_valid(load_with_environ(project, environment=environment, today=day), project)
     source = make_report_input(found, project, day=day, environment=environment, commit=commit)
-    if against is not None:
-        source = _compare(source, project, against, policies)
+    store = StoreAddress(database, connection_env)
+    with ExitStack() as closing:
+        older = None if against is None else closing.enter_context(open_older(project, against, policies))
+        if older is not None and against is not None:
+            source = _compare(source, project, older, against)
+        if replay is not None:
+            source = _replay(source, found, project, older, store, replay)
     if drift:
         source = _ask_upstreams(source, folder, policies)
     if dependencies is not None:
         source = replace(source, dependencies=read_dependencies(dependencies))
-    source = read_store(source, StoreAddress(database, connection_env), anchors=anchors, public_keys=public_key or ())
+    source = read_store(source, store, at=choose_moment(on), anchors=anchors, public_keys=public_key or ())
     report = build_report(source)
     if page is not None:
         _write(page, report, links, key)
@@ -192,10 +213,34 @@ def _links(link: str | None, commit: str | None) -> LinkTemplate | None:
     return LinkTemplate(link, commit or "")
 
 
-def _compare(source: ReportInput, project: ProjectFolders, against: str, policies: Path | None) -> ReportInput:
-    with open_older(project, against, policies) as older:
-        plan = make_plan(older, project, against=against, environment=source.environment, today=source.day)
+def _compare(source: ReportInput, project: ProjectFolders, older: ProjectFolders, against: str) -> ReportInput:
+    plan = make_plan(older, project, against=against, environment=source.environment, today=source.day)
     return replace(source, plan=plan, against=against)
+
+
+def _replay(
+    source: ReportInput,
+    found: LoadedProject,
+    project: ProjectFolders,
+    older: ProjectFolders | None,
+    store: StoreAddress,
+    since: datetime,
+) -> ReportInput:
+    """Replay recorded calls: compared with the older project, or else with what was recorded."""
+    before = None
+    if older is not None:
+        before = load_with_environ(older, environment=source.environment, today=source.day).access
+    selection = CallSelection(to_microseconds(since))
+    if store.database is not None:
+        opened = open_other_calls(store.database, selection, looks_back=True)
+    elif store.connection_env is not None:
+        opened = open_remote_calls(store.connection_env, selection, looks_back=True)
+    else:
+        opened = open_project_calls(found, project, selection, looks_back=True)
+    naming = path_mapper(project if older is None else older, project)
+    with opened as history:
+        result = replay_with_progress(history, source.access, baseline=before, naming=naming, selection=selection)
+    return replace(source, replay=result)
 
 
 def _ask_upstreams(source: ReportInput, folder: Path, policies: Path | None) -> ReportInput:

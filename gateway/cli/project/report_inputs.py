@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -14,10 +14,12 @@ from gateway import __version__
 from gateway.app import LoadedProject, ProjectFolders, read_project_files
 from gateway.cli.output import fail, print_note
 from gateway.cli.project.plan_inputs import make_plan_input
+from gateway.policy import forward_now
 from gateway.review import (
     Dependency,
     DependencyList,
     ReportInput,
+    list_ending_rows,
     list_policy_rows,
     list_testable_actions,
     measure_coverage,
@@ -42,6 +44,13 @@ def choose_day(day: date | None) -> date:
         fail(f"{_EPOCH} is not a number of seconds: {epoch[:40]!r}", "unset it, or name the day: --on 2026-11-16")
 
 
+def choose_moment(day: date | None) -> datetime:
+    """Return the time as of which grants are shown: noon of a day that was named, or now."""
+    if day is None and not os.environ.get(_EPOCH):
+        return forward_now()
+    return datetime.combine(choose_day(day), time(12), UTC)
+
+
 def make_report_input(
     found: LoadedProject, project: ProjectFolders, *, day: date, environment: str | None, commit: str | None
 ) -> ReportInput:
@@ -52,7 +61,7 @@ def make_report_input(
     results = run_cases(access, access.snapshot.cases)
     testable = list_testable_actions(access)
     rows = [row.position for row in found.policies.permissions if not testable.isdisjoint(row.actions.text.split("|"))]
-    at = datetime.combine(day, datetime.min.time(), UTC).replace(hour=12)
+    at = datetime.combine(day, time(12), UTC)
     return ReportInput(
         project=make_plan_input(found, access, naming=naming, environment=environment),
         review=review_access(access, list_policy_rows(found.policies), at=at),
@@ -62,6 +71,7 @@ def make_report_input(
         tests=results,
         coverage=measure_coverage(access, results, rows=rows),
         files=_hash_files(project),
+        ending_rows=list_ending_rows(found.policies, at),
         environment=environment,
         commit=commit,
         naming=naming,

@@ -1,6 +1,5 @@
 """What a report reads from the store of a gateway, which may be running: the decision log and the quarantines."""
 
-import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +11,10 @@ from typing import Any
 from gateway.app import PostgresUrl, load_postgres
 from gateway.audit import ChainRow, VerificationReport, VerifyKey, read_anchors, verify
 from gateway.cli.output import fail
+from gateway.cli.stop_list_access import LocatedStore, use_grants, use_stop_list
 from gateway.errors import GatewayError
-from gateway.policy import Stop
-from gateway.review import AuditState, ReportInput
+from gateway.policy import Access, Grant, GrantedRoles, GrantLedger
+from gateway.review import AuditState, ReportInput, list_grant_access
 from gateway.storage import SqliteAuditReader
 
 
@@ -61,9 +61,9 @@ class _TimedLog:
 
 
 def read_store(
-    source: ReportInput, store: StoreAddress, *, anchors: Path | None, public_keys: Sequence[Path]
+    source: ReportInput, store: StoreAddress, *, at: datetime, anchors: Path | None, public_keys: Sequence[Path]
 ) -> ReportInput:
-    """Return the input with what the store has. Without a store, the input says so itself."""
+    """Return the input with what the store has, grants as of a time. Without a store, the input says so itself."""
     if (anchors is None) != (not public_keys):
         fail("anchors and public keys go together", "give both --anchors and --public-key")
     if not store.is_named:
@@ -73,15 +73,31 @@ def read_store(
     place = store.resolve()
     try:
         state = _verify_log(place, anchors, public_keys)
-        stops = asyncio.run(_list_stops(place))
     except GatewayError as error:
         fail(error.message, error.help, code=1)
-    return replace(source, audit=state, stops=stops)
+    located = LocatedStore(place)
+    stops = use_stop_list(located, lambda found: found.stops.list_stops())
+    grants = use_grants(located, lambda found: found.list_grants())
+    running = list_grant_access(_with_grants(source, grants, at), grants, at)
+    return replace(source, audit=state, stops=stops, grants=tuple(running))
 
 
-async def _list_stops(place: Path | PostgresUrl) -> list[Stop]:
-    async with open_stop_list(place) as found:
-        return list(await found.stops.list_stops())
+@dataclass(frozen=True, slots=True)
+class _StoredGrants:
+    """Implements `gateway.policy.GrantSource` with the grants of one reading."""
+
+    ledger: GrantLedger
+
+    def current(self) -> GrantLedger:
+        return self.ledger
+
+
+def _with_grants(source: ReportInput, grants: Sequence[Grant], at: datetime) -> Access:
+    """Return the access of callers with the roles that these grants add at that time."""
+    approved = GrantLedger.of(each for each in grants if each.state in ("approved", "revoked"))
+    access = source.access
+    roles = GrantedRoles(source.snapshot.grants, _StoredGrants(approved), access.authoriser.roles_of, clock=lambda: at)
+    return access.with_grants(roles.find)
 
 
 def _verify_log(place: Path | PostgresUrl, anchors: Path | None, public_keys: Sequence[Path]) -> AuditState:

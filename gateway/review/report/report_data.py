@@ -22,6 +22,7 @@ from gateway.review.report.definition_section import (
 )
 from gateway.review.report.diagnostic_section import DiagnosticsSection, build_diagnostics
 from gateway.review.report.gate_section import RulesSection, build_rules
+from gateway.review.report.grant_section import GrantsSection, build_grants
 from gateway.review.report.hazards import HazardsSection, build_hazards
 from gateway.review.report.identity_section import IdentitiesSection, build_identities
 from gateway.review.report.installation import (
@@ -36,6 +37,7 @@ from gateway.review.report.operation_section import (
     build_dependencies,
     build_quarantines,
 )
+from gateway.review.report.replay_section import ReplaySection, build_replay
 from gateway.review.report.report_input import AuditState, DependencyList, NoData, ReportInput
 from gateway.review.report.result_handling import ArtifactsSection, LimitsSection, build_artifacts, build_limits
 from gateway.review.report.summary import SummarySection, build_summary
@@ -58,12 +60,14 @@ class ReportSections:
     rules: RulesSection
     changes: ChangesSection | NoData
     access_changes: AccessChangesSection | NoData
+    replay: ReplaySection | NoData
     access_use: AccessUseSection
     definitions: DefinitionsSection
     collisions: CollisionsSection
     artifacts: ArtifactsSection
     limits: LimitsSection
     identities: IdentitiesSection
+    grants: GrantsSection
     quarantines: QuarantinesSection | NoData
     audit: AuditState | NoData
     diagnostics: DiagnosticsSection
@@ -87,12 +91,14 @@ def build_report(source: ReportInput) -> ReportData:
         rules=build_rules(source),
         changes=build_changes(source),
         access_changes=build_access_changes(source),
+        replay=build_replay(source),
         access_use=build_access_use(source),
         definitions=build_definitions(source),
         collisions=build_collisions(source),
         artifacts=build_artifacts(source),
         limits=build_limits(source),
         identities=build_identities(source),
+        grants=build_grants(source),
         quarantines=build_quarantines(source),
         audit=build_audit(source),
         diagnostics=build_diagnostics(source),

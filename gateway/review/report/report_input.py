@@ -3,14 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import TypeVar
+from typing import Final
 
 from gateway.policy import Access, Stop
 from gateway.registries import DefinitionChange, Diagnostic, Position, Snapshot
 from gateway.review.access.access_review import AccessReview
 from gateway.review.access.attestation import Attestation
+from gateway.review.grant_report import EndingRow, GrantAccess
 from gateway.review.plan.builder import Plan, PlanInput
 from gateway.review.policy_tests import CaseResult, Coverage
+from gateway.review.replay.differences import ReplayResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,6 @@ class NoData:
 
     reason: str
     help: str
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,9 @@ class DependencyList:
     packages: tuple[Dependency, ...]
 
 
+_NAME_STORE: Final = "name the store of a gateway: --database PATH"
+
+
 @dataclass(frozen=True, slots=True)
 class ReportInput:
     """The project on one day, and what was asked besides. A part that was not asked is a `NoData` with the reason."""
@@ -68,16 +70,19 @@ class ReportInput:
     coverage: Coverage
     files: Mapping[str, str]
     """SHA-256 of the project's files by path."""
+    ending_rows: Sequence[EndingRow] = ()
     attestations: Sequence[Attestation] = ()
     environment: str | None = None
     commit: str | None = None
     plan: Plan | NoData = NoData("no earlier revision was named", "compare with one: --against REV")
     against: str | None = None
+    replay: ReplayResult | NoData = NoData("no calls were replayed", "replay a period: --replay 7d")
     drift: Sequence[DefinitionChange] | NoData = NoData(
         "the upstreams were not asked", "ask them: --drift, or run gateway drift"
     )
-    stops: Sequence[Stop] | NoData = NoData("no store was read", "name the store of a gateway: --database PATH")
-    audit: AuditState | NoData = NoData("no store was read", "name the store of a gateway: --database PATH")
+    stops: Sequence[Stop] | NoData = NoData("no store was read", _NAME_STORE)
+    grants: tuple[GrantAccess, ...] | NoData = NoData("no store was read", _NAME_STORE)
+    audit: AuditState | NoData = NoData("no store was read", _NAME_STORE)
     dependencies: DependencyList | NoData = NoData(
         "no lock file was named", "name one: --dependencies requirements-runtime.lock, or a CycloneDX file"
     )

@@ -76,7 +76,9 @@ def _findings(sections: "ReportSections") -> Iterator[ReviewFinding]:
     yield from _of_tools(sections)
     yield from _of_identities(sections)
     yield from _of_changes(sections)
+    yield from _of_replay(sections)
     yield from _of_access(sections)
+    yield from _of_grants(sections)
     yield from _of_definitions(sections)
     yield from _of_operation(sections)
 
@@ -142,6 +144,31 @@ def _of_changes(sections: "ReportSections") -> Iterator[ReviewFinding]:
         more = f" and {len(callers) - _NAMED} more" if len(callers) > _NAMED else ""
         words = f"{', '.join(callers[:_NAMED])}{more}"
         yield ReviewFinding("access-gained", "medium", title, words, "access-changes")
+
+
+def _of_replay(sections: "ReportSections") -> Iterator[ReviewFinding]:
+    found = sections.replay
+    if isinstance(found, NoData):
+        return
+    wider = sum(each.calls for each in found.differences if each.is_wider)
+    if wider:
+        title = f"{_count(wider, 'recorded call')} would pass that did not"
+        yield ReviewFinding("replay-wider", "high", title, found.summary, "replay")
+    elif found.differences:
+        calls = sum(each.calls for each in found.differences)
+        title = f"{_count(calls, 'recorded call')} would be decided otherwise"
+        yield ReviewFinding("replay-differs", "medium", title, found.summary, "replay")
+
+
+def _of_grants(sections: "ReportSections") -> Iterator[ReviewFinding]:
+    for row in sections.grants.rows:
+        if row.is_over and row.is_deny:
+            title = f"A denial ended on {row.until.date()}"
+            yield ReviewFinding("deny-over", "high", title, row.words, "grants", row.position)
+    if not isinstance(sections.grants.grants, NoData):
+        for grant in sections.grants.grants:
+            title = f"{grant.subject} holds {grant.role} by a grant"
+            yield ReviewFinding("grant", "medium", title, grant.reason, "grants", grant.position)
 
 
 def _of_access(sections: "ReportSections") -> Iterator[ReviewFinding]:
