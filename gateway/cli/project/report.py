@@ -24,7 +24,7 @@ from gateway.cli.options import (
     OutputOption,
     PoliciesOption,
 )
-from gateway.cli.output import fail, print_document, print_json, print_line, print_note, stdout
+from gateway.cli.output import fail, parse_time, print_document, print_json, print_line, print_note, stdout
 from gateway.cli.project.plan import make_plan, open_older
 from gateway.cli.project.plan_inputs import path_mapper
 from gateway.cli.project.replay_inputs import (
