@@ -1,7 +1,8 @@
 """The findings of a report as OSCAL assessment results (NIST), for tools of compliance.
 
 The sections of the report are the assessed controls. A finding of the report is an observation, and a risk if it is
-high or medium. Ids are UUIDs of version 5 over the content, so that equal reports have equal bytes.
+high or medium. Ids are UUIDs of version 5 over the content, so that equal reports have equal bytes. Links join findings
+with observations and risks: NIST's schema requires `observation-uuid` in `related-observations` and forbids it there.
 """
 
 import json
@@ -119,11 +120,11 @@ class _Results:
             },
         }
         if numbered:
-            found["related-observations"] = [
-                {"observation-uuid": self._id(f"observation:{number}")} for number, _ in numbered
+            found["links"] = [
+                {"href": f"#{self._id(f'{kind}:{number}')}", "rel": kind}
+                for number, each in numbered
+                for kind in (("observation",) if each.grade == "low" else ("observation", "risk"))
             ]
-        if risks := [number for number, each in numbered if each.grade != "low"]:
-            found["related-risks"] = [{"risk-uuid": self._id(f"risk:{number}")} for number in risks]
         return found
 
     def _observation(self, number: int, found: ReviewFinding) -> dict[str, Any]:
@@ -151,7 +152,7 @@ class _Results:
             "statement": _line(f"{found.title}: {found.words}"),
             "props": [_prop("grade", found.grade)],
             "status": "open",
-            "related-observations": [{"observation-uuid": self._id(f"observation:{number}")}],
+            "links": [{"href": f"#{self._id(f'observation:{number}')}", "rel": "observation"}],
         }
 
     def _resources(self, plan: str) -> Iterator[dict[str, Any]]:
