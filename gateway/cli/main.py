@@ -110,6 +110,7 @@ class _Commands(LazyGroup):
         Subcommand(
             "upstreams", "gateway.cli.operations.upstreams:list_upstreams", "Show the state of the upstream servers."
         ),
+        Subcommand("access", "gateway.cli.project.access:app", "Show who has what access, and who uses it; attest it."),
         Subcommand("plan", "gateway.cli.project.plan:app", "Show what a change means: access, controls, risk."),
         Subcommand(
             "lock", "gateway.cli.project.lock:write_lock", "Pin upstream definitions, so that no others are served."

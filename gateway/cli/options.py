@@ -22,14 +22,14 @@ _PROJECT_HELP: Final = "The project: a folder with configs and policies, or conf
 _OUTPUT_HELP: Final = "For people, or for programs."
 
 
-def _parse_day(text: str | date) -> date:
+def parse_day(text: str | date) -> date:
     try:
         return text if isinstance(text, date) else date.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter("write a day as 2026-11-16") from None
 
 
-def _parse_duration(text: str | timedelta) -> timedelta:
+def parse_duration(text: str | timedelta) -> timedelta:
     if isinstance(text, timedelta):
         return text
     found = re.fullmatch(r"(\d{1,6})([smhd])", text)
@@ -49,7 +49,7 @@ EnvironmentOption = Annotated[
 ]
 DayOption = Annotated[
     date | None,
-    typer.Option("--on", parser=_parse_day, metavar="DAY", help="As of this day instead of today.", show_default=False),
+    typer.Option("--on", parser=parse_day, metavar="DAY", help="As of this day instead of today.", show_default=False),
 ]
 UpstreamsOption = Annotated[
     list[str] | None,
@@ -99,7 +99,7 @@ ReasonOption = Annotated[str, typer.Option(help="Why, in one line; it is recorde
 DurationOption = Annotated[
     timedelta | None,
     typer.Option(
-        "--for", parser=_parse_duration, metavar="TIME", help="How long: 30s, 15m, 2h, 7d.", show_default=False
+        "--for", parser=parse_duration, metavar="TIME", help="How long: 30s, 15m, 2h, 7d.", show_default=False
     ),
 ]
 OperatorOption = Annotated[

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         find_expired_prefixes,
         list_shards,
     )
+    from gateway.storage.sql.call_usage import count_usage
     from gateway.storage.sql.engine_base import ReadPool
     from gateway.storage.sql.flags_seen_by_caller import StoredSightings
     from gateway.storage.sql.group_commit import GroupCommit

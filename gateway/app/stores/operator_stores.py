@@ -30,6 +30,7 @@ from gateway.engine import stop_entry
 from gateway.errors import StoreUnavailable
 from gateway.model import now_microseconds
 from gateway.policy import Stop, StopChange, StopTarget
+from gateway.review import UsageTable, UseCount
 from gateway.storage import (
     AuditLog,
     CallFilter,
@@ -40,6 +41,7 @@ from gateway.storage import (
     SqlStopList,
     StoredCall,
     StoreLocation,
+    count_usage,
     find_audit_entries,
     find_call_approvals,
     find_calls,
@@ -62,6 +64,15 @@ def list_project_calls(
 ) -> list[StoredCall]:
     """Return calls, newest first. Raises `StoreMissing` or `StoreUnavailable`."""
     return list_calls(_database(assembled, secrets), filter, since=since, limit=limit)
+
+
+def load_project_usage(assembled: LoadedProject, secrets: Secrets, *, since: datetime) -> UsageTable:
+    """Return the use of tools and approvals that the store shows. Raises `StoreMissing` or `StoreUnavailable`."""
+    found = count_usage(_database(assembled, secrets), since=since)
+    uses = [
+        UseCount(each.kind, each.principal, each.catalogue, each.identity, each.count, each.last) for each in found.uses
+    ]
+    return UsageTable(uses, since, found.oldest)
 
 
 def find_project_call(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> StoredCall | None:
