@@ -86,16 +86,16 @@ class AccessScopes:
 
     def find(self, owner: str) -> tuple[AttestedAccess, ...]:
         """Return the access to what the owner owns, and of the callers that it owns, in normal form."""
-        return select_scope(self._access.snapshot, self._blocks, self._callers, owner=owner)
+        return select_scope(self._access.snapshot, self._blocks, self.callers, owner=owner)
 
     @cached_property
-    def _callers(self) -> CallerGroups:
+    def callers(self) -> CallerGroups:
         return CallerGroups(self._access, self._rows, list_review_callers(self._access, self._rows))
 
     @cached_property
     def _blocks(self) -> Sequence[AccessBlock]:
         cover = RowCover(self._access.snapshot, self._rows)
-        return enumerate_access(self._access, cover, self._callers, at=self._at)
+        return enumerate_access(self._access, cover, self.callers, at=self._at)
 
 
 def list_policy_rows(policies: PolicySet) -> list[PolicyRow | GroupingRow]:
