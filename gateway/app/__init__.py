@@ -10,6 +10,7 @@ from gateway.lazy import lazy_exports
 if TYPE_CHECKING:
     from gateway.app.app import App, AppInputs, ConfigInvalid, start_app
     from gateway.app.asgi_apps import build_asgi_apps
+    from gateway.app.attestations import find_attestation_policy, list_attestations
     from gateway.app.backend_factory import probe_upstreams
     from gateway.app.bundle import (
         MOST_NUMBER,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         CallTrace,
         find_project_call,
         list_project_calls,
+        load_project_usage,
         load_trace,
         open_operator_store,
     )

@@ -113,6 +113,7 @@ class _Commands(LazyGroup):
         Subcommand(
             "upstreams", "gateway.cli.operations.upstreams:list_upstreams", "Show the state of the upstream servers."
         ),
+        Subcommand("access", "gateway.cli.project.access:app", "Show who has what access, and who uses it; attest it."),
         Subcommand("plan", "gateway.cli.project.plan:app", "Show what a change means: access, controls, risk."),
         Subcommand("report", "gateway.cli.project.report:app", "Write the review report, or verify its signature."),
         Subcommand(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         list_shards,
     )
     from gateway.storage.sql.call_history import CallHistory, CallRow, open_call_history
+    from gateway.storage.sql.call_usage import count_usage
     from gateway.storage.sql.engine_base import ReadPool
     from gateway.storage.sql.flags_seen_by_caller import StoredSightings
     from gateway.storage.sql.grants import SqlGrantStore

@@ -39,6 +39,7 @@ from gateway.policy import (
     require_reason,
     revoke_grant,
 )
+from gateway.review import UsageTable, UseCount
 from gateway.storage import (
     AuditLog,
     CallFilter,
@@ -51,6 +52,7 @@ from gateway.storage import (
     SqlStopList,
     StoredCall,
     StoreLocation,
+    count_usage,
     find_audit_entries,
     find_call_approvals,
     find_calls,
@@ -73,6 +75,15 @@ def list_project_calls(
 ) -> list[StoredCall]:
     """Return calls, newest first. Raises `StoreMissing` or `StoreUnavailable`."""
     return list_calls(locate_records(assembled, secrets), filter, since=since, limit=limit)
+
+
+def load_project_usage(assembled: LoadedProject, secrets: Secrets, *, since: datetime) -> UsageTable:
+    """Return the use of tools and approvals that the store shows. Raises `StoreMissing` or `StoreUnavailable`."""
+    found = count_usage(locate_records(assembled, secrets), since=since)
+    uses = [
+        UseCount(each.kind, each.principal, each.catalogue, each.identity, each.count, each.last) for each in found.uses
+    ]
+    return UsageTable(uses, since, found.oldest)
 
 
 def find_project_call(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> StoredCall | None:

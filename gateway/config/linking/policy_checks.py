@@ -22,7 +22,7 @@ from gateway.config.kinds.gate_rules import (
     LoopCheckSpec,
     QuotaCheckSpec,
 )
-from gateway.config.kinds.installation import (
+from gateway.config.kinds.identity_providers import (
     AnonymousProviderSpec,
     IdentityProviderDocument,
     JwtProviderSpec,

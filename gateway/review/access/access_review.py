@@ -1,8 +1,9 @@
 """The access review of a project: all access, its use, idle rows, and callers without an owner."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 
 from gateway.policy import Access, PolicySet
 from gateway.registries import Snapshot
@@ -13,7 +14,7 @@ from gateway.review.access.idle_rows import RowUse, find_redundant_rows, measure
 from gateway.review.access.owners import find_ownerless_callers
 from gateway.review.access.row_cover import RowCover
 from gateway.review.access.usage import UsageTable, UseIndex, index_uses
-from gateway.review.plan.access_changes import Progress
+from gateway.review.plan.access_changes import Callers, Progress
 from gateway.review.plan.policy_changes import GroupingRow, PolicyRow
 
 
@@ -39,6 +40,11 @@ class AccessReview:
         """Rows that allow something and were not used within the period."""
         return [each.row for each in self.row_use if each.is_unused]
 
+    def only_about(self, object: str) -> "AccessReview":
+        """Return the access to one object, by its name in policies."""
+        blocks = (replace(each, objects=(object,)) for each in self.blocks if object in each.objects)
+        return replace(self, blocks=tuple(blocks))
+
 
 def review_access(
     access: Access,
@@ -46,32 +52,50 @@ def review_access(
     *,
     at: datetime,
     usage: UsageTable | None = None,
+    callers: Callers | None = None,
     progress: Progress | None = None,
 ) -> AccessReview:
-    """Review the access that rows in force grant. `progress` is called during the enumeration."""
+    """Review the access that rows in force grant, of all callers or of those given.
+
+    `progress` is called during the enumeration.
+    """
     cover = RowCover(access.snapshot, rows)
     uses = () if usage is None else usage.uses
-    callers = CallerGroups(access, rows, list_review_callers(access, rows, uses))
+    chosen = list_review_callers(access, rows, uses) if callers is None else callers
+    groups = CallerGroups(access, rows, chosen)
     return AccessReview(
         access.snapshot,
         at,
-        callers,
-        tuple(enumerate_access(access, cover, callers, at=at, progress=progress)),
+        groups,
+        tuple(enumerate_access(access, cover, groups, at=at, progress=progress)),
         tuple(find_redundant_rows(access, cover)),
-        tuple(find_ownerless_callers(access.snapshot, callers.principals.values())),
+        tuple(find_ownerless_callers(access.snapshot, chosen.values())),
         usage,
-        index_uses(uses),
+        index_uses(uses, roles_of=access.roles_of),
         () if usage is None else tuple(measure_row_use(access, cover, usage)),
     )
 
 
-def list_access_scope(
-    access: Access, rows: Sequence[PolicyRow | GroupingRow], *, at: datetime, owner: str
-) -> tuple[AttestedAccess, ...]:
-    """Return the access that an owner attests, from policies and documents only: records add nothing to it."""
-    callers = CallerGroups(access, rows, list_review_callers(access, rows))
-    blocks = enumerate_access(access, RowCover(access.snapshot, rows), callers, at=at)
-    return select_scope(access.snapshot, blocks, callers, owner=owner)
+class AccessScopes:
+    """The access that each owner attests, by policies and documents only: records add nothing to it."""
+
+    def __init__(self, access: Access, rows: Sequence[PolicyRow | GroupingRow], *, at: datetime) -> None:
+        self._access = access
+        self._rows = rows
+        self._at = at
+
+    def find(self, owner: str) -> tuple[AttestedAccess, ...]:
+        """Return the access to what the owner owns, and of the callers that it owns, in normal form."""
+        return select_scope(self._access.snapshot, self._blocks, self.callers, owner=owner)
+
+    @cached_property
+    def callers(self) -> CallerGroups:
+        return CallerGroups(self._access, self._rows, list_review_callers(self._access, self._rows))
+
+    @cached_property
+    def _blocks(self) -> Sequence[AccessBlock]:
+        cover = RowCover(self._access.snapshot, self._rows)
+        return enumerate_access(self._access, cover, self.callers, at=self._at)
 
 
 def list_policy_rows(policies: PolicySet) -> list[PolicyRow | GroupingRow]:

@@ -152,7 +152,7 @@ def _list_profiles(entries: Iterable[AttestedAccess]) -> Iterator[tuple[str, _Pr
     for caller, mine in by_caller.items():
         profile: dict[tuple[str, str], _Rights] = {}
         for each in mine:
-            rights = _Rights(frozenset(each.actions), frozenset(each.gates))
+            rights = _Rights(frozenset(each.actions), frozenset(each.gates if CALL in each.actions else ()))
             for object in each.objects:
                 known = profile.get((each.catalogue, object))
                 profile[each.catalogue, object] = rights if known is None else _join(known, rights)

@@ -18,6 +18,7 @@ class CallerGroups:
     def __init__(self, access: Access, rows: Sequence[PolicyRow | GroupingRow], callers: Callers) -> None:
         self.principals = callers
         self._members: list[list[str]] = []
+        self._masks: dict[str, Mask] = {}
         self._holders: dict[str, Mask] = {}
         audiences = (each.audience for each in access.snapshot.catalogues.values())
         deciding = frozenset(row.subject for row in rows if isinstance(row, PolicyRow)).union(*audiences)
@@ -30,10 +31,7 @@ class CallerGroups:
                 for each in held:
                     self._holders[each] = self._holders.get(each, NO_CALLERS) | 1 << numbers[held]
             self._members[numbers[held]].append(name)
-
-    @property
-    def everyone(self) -> Mask:
-        return (1 << len(self._members)) - 1
+            self._masks[name] = 1 << numbers[held]
 
     def find_holders(self, names: Iterable[str]) -> Mask:
         """Return the callers that hold one of the names."""
@@ -41,6 +39,10 @@ class CallerGroups:
         for name in names:
             mask |= self._holders.get(name, NO_CALLERS)
         return mask
+
+    def find_mask(self, name: str) -> Mask:
+        """Return the group of a caller."""
+        return self._masks.get(name, NO_CALLERS)
 
     def list_names(self, mask: Mask) -> Iterator[str]:
         """Yield the names of the callers, group by group."""

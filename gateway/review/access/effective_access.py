@@ -90,7 +90,7 @@ _Target = DeclaredTool | DeclaredDefinition
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _ObjectFacts:
     """Everything about an object of a catalogue that a decision depends on, besides the caller."""
 
     kind: str
@@ -135,18 +135,18 @@ class _Enumeration:
         """Yield the access to the objects of a catalogue."""
         audience = self._callers.find_holders(catalogue.audience)
         rules: dict[tuple[str, ...], tuple[GateRule, ...]] = {}
-        for question, targets in self._group(catalogue, rules).items():
-            subjects = self._find_subjects(catalogue, question, rules[question.rules])
+        for facts, targets in self._group(catalogue, rules).items():
+            subjects = self._find_subjects(catalogue, facts, rules[facts.rules])
             concerned = self._callers.find_holders(subjects)
             insiders, others = concerned & audience, concerned & ~audience
             parts = self._callers.split(subjects, within=[each for each in (insiders, others) if each])
             objects = tuple(each.object for each in targets)
             for part in parts:
                 ask = _Asker(self._access, self._callers.pick_one(part), catalogue.name, self._to_right)
-                gates = tuple(ask.find_gate_effects(targets[0], rules[question.rules]))
-                rights = self._find_rights(ask, question, targets[0], is_insider=bool(part & audience), gates=gates)
+                gates = tuple(ask.find_gate_effects(targets[0], rules[facts.rules]))
+                rights = self._find_rights(ask, facts, targets[0], is_insider=bool(part & audience), gates=gates)
                 if rights:
-                    yield AccessBlock(catalogue.name, objects, question.tier, part, rights, gates)
+                    yield AccessBlock(catalogue.name, objects, facts.tier, part, rights, gates)
 
     def find_config_access(self) -> Iterator[AccessBlock]:
         """Yield who administers the gateway or observes its metrics, by a row for any catalogue."""
@@ -172,9 +172,9 @@ class _Enumeration:
 
     def _group(
         self, catalogue: Catalogue, rules: dict[tuple[str, ...], tuple[GateRule, ...]]
-    ) -> Mapping[_Question, Sequence[_Target]]:
+    ) -> Mapping[_ObjectFacts, Sequence[_Target]]:
         """Return the objects of a catalogue by what decides about them; add the rules to those known by their names."""
-        found: dict[_Question, list[_Target]] = {}
+        found: dict[_ObjectFacts, list[_Target]] = {}
         for target, is_listed in self._list_targets(catalogue):
             applying = tuple(rule for rule in self._access.find_rules(target, catalogue.name) if rule.mode == "enforce")
             names = tuple(rule.name for rule in applying)
@@ -191,12 +191,14 @@ class _Enumeration:
         for object in sorted({*catalogue.prompts.values(), *catalogue.resources}):
             yield snapshot.offers[object], True
 
-    def _describe(self, catalogue: Catalogue, target: _Target, *, is_listed: bool, rules: tuple[str, ...]) -> _Question:
+    def _describe(
+        self, catalogue: Catalogue, target: _Target, *, is_listed: bool, rules: tuple[str, ...]
+    ) -> _ObjectFacts:
         trust, is_tool = target.trust, isinstance(target, DeclaredTool)
         artifact = target.artifact if isinstance(target, DeclaredTool) else None
         of_class = self._cover.find(catalogue.name, f"class:{artifact}") if self._is_declared(artifact) else None
         queries = self._access.snapshot.queries.get(artifact, {}) if artifact is not None else {}
-        return _Question(
+        return _ObjectFacts(
             "tool" if isinstance(target, DeclaredTool) else target.kind,
             trust.tier.name,
             trust.callable and (trust.tier.callable or not is_tool),
@@ -211,20 +213,20 @@ class _Enumeration:
     def _is_declared(self, artifact: str | None) -> bool:
         return artifact in self._access.snapshot.artifacts
 
-    def _find_subjects(self, catalogue: Catalogue, question: _Question, rules: Iterable[GateRule]) -> set[str]:
+    def _find_subjects(self, catalogue: Catalogue, facts: _ObjectFacts, rules: Iterable[GateRule]) -> set[str]:
         """Return the subjects of all rows that can make a difference between callers."""
-        objects = [f"tool:{name}" for name in question.queries]
+        objects = [f"tool:{name}" for name in facts.queries]
         objects += [rule.check.object for rule in rules if isinstance(rule.check, PermissionCheck)]
-        numbers = {*question.by_object, *(question.by_class or ())}
+        numbers = {*facts.by_object, *(facts.by_class or ())}
         numbers.update(number for each in objects for number in self._cover.find(catalogue.name, each))
         return {self._cover.rows[number].subject for number in numbers}
 
     def _find_rights(
-        self, ask: "_Asker", question: _Question, target: _Target, *, is_insider: bool, gates: Iterable[GateEffect]
+        self, ask: "_Asker", facts: _ObjectFacts, target: _Target, *, is_insider: bool, gates: Iterable[GateEffect]
     ) -> tuple[Right, ...]:
         found: list[Right | None] = []
         if is_insider and isinstance(target, DeclaredTool):
-            found += self._find_tool_rights(ask, question, target)
+            found += self._find_tool_rights(ask, facts, target)
         elif is_insider and isinstance(target, DeclaredDefinition):
             found.append(ask.ask_definition(target))
         if any(gate.decision == "deny" and gate.is_certain for gate in gates):
@@ -232,16 +234,16 @@ class _Enumeration:
         found.append(ask.ask_approval(target))
         return tuple(right for right in found if right is not None)
 
-    def _find_tool_rights(self, ask: "_Asker", question: _Question, tool: DeclaredTool) -> Iterator[Right | None]:
+    def _find_tool_rights(self, ask: "_Asker", facts: _ObjectFacts, tool: DeclaredTool) -> Iterator[Right | None]:
         sees = ask.ask_discovery(tool)
-        if sees is not None and question.is_in_use:
-            yield sees if question.is_listed else None
-            yield ask.ask_call(tool) if question.is_usable else None
-        answers = [ask.ask_reading(tool, name) for name in question.queries]
+        if sees is not None and facts.is_in_use:
+            yield sees if facts.is_listed else None
+            yield ask.ask_call(tool) if facts.is_usable else None
+        answers = [ask.ask_reading(tool, name) for name in facts.queries]
         if None not in answers:
             yield answers[0]
         else:
-            named = zip(question.queries, answers, strict=True)
+            named = zip(facts.queries, answers, strict=True)
             yield from (Right(f"{READ}:{name}", right.row) for name, right in named if right is not None)
 
     def _to_right(self, action: str, decision: AccessDecision) -> Right | None:

@@ -4,7 +4,7 @@ Calls that were denied are no use. Reads of stored results, prompts and resource
 record of a call, so nothing is said about their use.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -67,21 +67,24 @@ class UseIndex:
     """Sums of the recorded calls: by subject and by tool of a catalogue."""
 
     by_subject: Mapping[tuple[str, str, str], ToolUse] = field(default_factory=dict)
-    """By subject, catalogue and tool."""
+    """By subject or role, catalogue and tool. A role was used by each call of a caller that holds it."""
     by_tool: Mapping[tuple[str, str], ToolUse] = field(default_factory=dict)
     """By catalogue and tool."""
 
-    def find(self, subject: str, catalogue: str, tool: str) -> ToolUse:
-        return self.by_subject.get((subject, catalogue, tool), NEVER)
+    def find(self, name: str, catalogue: str, tool: str) -> ToolUse:
+        """Return the use by a subject or role."""
+        return self.by_subject.get((name, catalogue, tool), NEVER)
 
 
-def index_uses(uses: Iterable[UseCount]) -> UseIndex:
+def index_uses(uses: Iterable[UseCount], *, roles_of: Callable[[Principal], Iterable[str]]) -> UseIndex:
+    """Sum the calls. `roles_of` returns the names of a caller and every role that these hold."""
     by_subject: dict[tuple[str, str, str], ToolUse] = {}
     by_tool: dict[tuple[str, str], ToolUse] = {}
     for each in uses:
         if each.kind == "call":
             found = ToolUse(each.count, each.last)
-            subject, tool = (each.principal.subject, each.catalogue, each.tool), (each.catalogue, each.tool)
-            by_subject[subject] = by_subject.get(subject, NEVER) + found
+            tool = (each.catalogue, each.tool)
             by_tool[tool] = by_tool.get(tool, NEVER) + found
+            for name in {each.principal.subject, *roles_of(each.principal)}:
+                by_subject[name, *tool] = by_subject.get((name, *tool), NEVER) + found
     return UseIndex(by_subject, by_tool)

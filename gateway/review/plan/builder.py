@@ -40,7 +40,8 @@ from gateway.review.weakened_controls.weakness_finder import control_findings
 class PlanInput:
     """A project before or after the change. Positions have the same file names on both sides.
 
-    `documents` are those of the snapshot and the overlays of other environments, which do not apply here.
+    `documents` are those of the snapshot, the overlays of other environments, which do not apply here, and
+    attestations without their lists of access.
     """
 
     access: Access
@@ -149,6 +150,7 @@ def build_plan(
         *row_findings(policies, before=before.rows, after=after.rows, ranks=ranks),
         *case_findings(cases),
         *_overlay_findings(documents),
+        *_attestation_findings(documents),
         *_access_findings(access),
         *_test_findings(tests),
         *_definition_findings(definitions),
@@ -223,6 +225,12 @@ def _overlay_findings(documents: Sequence[DocumentChange]) -> Iterator[RiskFindi
     for each in documents:
         if each.kind == "Overlay":
             yield RiskFinding("other-environment", each.about, position=each.position)
+
+
+def _attestation_findings(documents: Sequence[DocumentChange]) -> Iterator[RiskFinding]:
+    for each in documents:
+        if each.kind == "Attestation" and each.change == "removed":
+            yield RiskFinding("attestation-removed", each.about, position=each.position)
 
 
 def _access_findings(access: Sequence[AccessChange]) -> Iterator[RiskFinding]:
