@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         CallTrace,
         find_project_call,
         list_project_calls,
+        list_project_grants,
         load_project_usage,
         load_trace,
         open_operator_store,

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         find_call_approvals,
         find_calls,
         list_calls,
+        list_grants,
         open_for_reading,
     )
     from gateway.storage.sql.sqlite.connection import SqliteConnection

@@ -57,6 +57,7 @@ from gateway.storage import (
     find_call_approvals,
     find_calls,
     list_calls,
+    list_grants,
     retry_while_locked,
 )
 
@@ -89,6 +90,11 @@ def load_project_usage(assembled: LoadedProject, secrets: Secrets, *, since: dat
 def find_project_call(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> StoredCall | None:
     found = find_calls(locate_records(assembled, secrets), id, turn_id=turn_id)
     return found[0] if found else None
+
+
+def list_project_grants(assembled: LoadedProject, secrets: Secrets) -> list[Grant]:
+    """Return requests and grants, newest first. Raises `StoreMissing` or `StoreUnavailable`."""
+    return list_grants(_database(assembled, secrets))
 
 
 def load_trace(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> CallTrace | None:

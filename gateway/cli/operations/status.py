@@ -121,6 +121,11 @@ def format_status(status: Mapping[str, Any]) -> Iterator[tuple[str, str | tuple[
     yield "upstreams", ", ".join(upstreams) or "none"
     if withheld := status.get("withheld"):
         yield "withheld", tuple(f"{each['upstream']}.{each['tool']}: {each['because']}" for each in withheld)
+    grants = status.get("grants") or {}
+    if problem := grants.get("problem"):
+        yield "grants", f"none is in force: {problem}"
+    elif in_force := grants.get("inForce"):
+        yield "grants", tuple(f"{each['role']} for {each['subject']} until {each['until']}" for each in in_force)
     if collisions := status.get("collisions"):
         yield "collisions", tuple(map(_format_collision, collisions))
 

@@ -22,7 +22,8 @@ from gateway.cli.options import (
     RolesOption,
 )
 from gateway.cli.output import fail, print_document, print_line, print_note, stdout
-from gateway.cli.project_loader import find_project, load_with_environ, require_valid
+from gateway.cli.project.end_notes import add_stored_grants, list_time_notes
+from gateway.cli.project_loader import find_project, load_with_environ, project_secrets, require_valid
 from gateway.config import CODES, UnknownField, escape_invisible, explain_schema_field
 from gateway.model import Principal
 from gateway.policy import (
@@ -117,7 +118,13 @@ def print_explanation(
         _print_lines(console, rules)
 
 
-def explanation_to_json(call: AccessQuestion, answer: AccessAnswer, rules: list[ExplanationLine], effects: str) -> str:
+def explanation_to_json(
+    call: AccessQuestion,
+    answer: AccessAnswer,
+    rules: list[ExplanationLine],
+    effects: str,
+    notes: list[str],
+) -> str:
     document = {
         "decision": answer.decision,
         "because": {answer.because.kind: answer.because.name} if answer.because else None,
@@ -132,6 +139,7 @@ def explanation_to_json(call: AccessQuestion, answer: AccessAnswer, rules: list[
         "effects": effects,
         "steps": [_to_object(line) for line in explain_steps(answer)],
         "gateRules": [_to_object(line) for line in rules],
+        "notes": notes,
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -301,7 +309,7 @@ def explain_call(
         load_with_environ(project, environment=environment, today=moment.astimezone(UTC).date()), project
     )
     assert found.access is not None, "a valid project has one"  # noqa: S101 - `require_valid` checked it
-    access: Access = found.access
+    access, unread = add_stored_grants(found, found.access, project_secrets(folder, policies), moment)
     place = choose_catalogue(access.snapshot, tool, catalogue)
     asked = access.find_requested(AccessQuestion(principal, place, tool, moment, of=of))
     if asked is None and (makers := access.snapshot.queries_in(place, tool)):
@@ -315,10 +323,14 @@ def explain_call(
     _repeat(memory, call, repeated)
     answer = access.decide_call(call)
     rules, effects = explain_rules(access, call, answer), describe_effects(access, call)
+    named = None if asked is None else asked.object
+    notes = [*([unread] if unread else []), *list_time_notes(found, access, answer, principal, moment, named)]
     if output == "json":
-        print_document(explanation_to_json(call, answer, rules, effects), is_json=True)
+        print_document(explanation_to_json(call, answer, rules, effects, notes), is_json=True)
     else:
         print_explanation(stdout(), call, answer, rules, effects)
+        for note in notes:
+            print_line(stdout(), ("note: ", "cyan"), escape_invisible(note))
 
 
 def _parse_moment(text: str | None) -> datetime:

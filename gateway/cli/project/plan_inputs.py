@@ -265,8 +265,9 @@ def _unlinked(checked: CheckedDocument, place: Callable[[Position], Position]) -
 def _rows(found: LoadedProject, place: Callable[[Position], Position]) -> Iterator[PolicyRow | GroupingRow]:
     for row in found.policies.permissions:
         subject, catalogue, object, actions, tier, effect = row.texts
-        yield PolicyRow(subject, catalogue, object, frozenset(actions.split("|")), tier, effect, place(row.position))
+        actions_of_row, position = frozenset(actions.split("|")), place(row.position)
+        yield PolicyRow(subject, catalogue, object, actions_of_row, tier, effect, position, row.end)
     for link in found.policies.members:
-        yield GroupingRow("g", link.member.text, link.group.text, place(link.member.position))
+        yield GroupingRow("g", link.member.text, link.group.text, place(link.member.position), link.end)
     for link in found.policies.objects:
         yield GroupingRow("g2", link.member.text, link.group.text, place(link.member.position))

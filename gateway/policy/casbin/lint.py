@@ -186,13 +186,14 @@ def find_ended_rows(policies: PolicySet, at: datetime) -> Iterator[Diagnostic]:
         if row.end is None or at < row.end.until - ENDING_SOON:
             continue
         is_deny = isinstance(row, PermissionRow) and row.effect.text == "deny"
+        place = row.subject.position if isinstance(row, PermissionRow) else row.member.position
         then = "; what it denied is decided by other rows" if is_deny else ""
         if row.end.is_over(at):
             message, help = f"the row was in force {row.end.describe}{then}", "remove the row and its comment"
-            yield Diagnostic("ended-row", message, row.position, "warning", help)
+            yield Diagnostic("ended-row", message, place, "warning", help)
         else:
             message = f"the row is in force {row.end.describe}{f'{then} then' if then else ''}"
-            yield Diagnostic("ending-row", message, row.position, "warning", "review it: extend it, or let it end")
+            yield Diagnostic("ending-row", message, place, "warning", "review it: extend it, or let it end")
 
 
 def _duplicates(policies: PolicySet) -> Iterator[Diagnostic]:

@@ -82,6 +82,7 @@ COLUMNS: Final = {
     "g": ("member", "role"),
     "g2": ("object", "group"),
 }
+_FIRST_WORD: Final = re.compile(r"[ \t]*#[ \t]*([^ \t]+)")
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Zl", "Zp"})
 
 
@@ -189,7 +190,9 @@ def _rows(file: Path, found: list[Diagnostic]) -> Iterator[tuple[str, list[Polic
     above = _LineAbove()
     for number, line in _lines(file, found) or ():
         if not line.strip(" \t") or line.lstrip(" \t").startswith("#"):
-            found.extend(above.replace(line, Position(file.as_posix(), number)))
+            word = _FIRST_WORD.match(line)
+            span = (1, 1) if word is None else (word.start(1) + 1, len(word[1]))
+            found.extend(above.replace(line, Position(file.as_posix(), number, *span)))
             continue
         section, *cells = _cells(line, file=file.as_posix(), number=number)
         problem = _shape_problem(section, cells)

@@ -128,6 +128,10 @@ class GrantLedger:
             by_recipient.setdefault(grant.recipient, []).append(grant)
         return cls(found, by_recipient)
 
+    def current(self) -> "GrantLedger":
+        """Return itself: grants that were read once are a `GrantSource` that does not change."""
+        return self
+
 
 class GrantSource(Protocol):
     """Where decisions read grants from: a value in memory that every change of any process replaces."""

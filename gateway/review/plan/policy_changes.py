@@ -8,8 +8,10 @@ Changed policy tests are reported, too: a removed expectation is a change, altho
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Literal
 
+from gateway.policy import RowEnd
 from gateway.registries import PolicyCase, Position
 from gateway.review.plan.document_changes import Change
 from gateway.review.plan.risk import RiskFinding
@@ -74,6 +76,7 @@ class PolicyRow:
     tier: str
     effect: str
     position: Position
+    end: RowEnd | None = None
 
     @property
     def target(self) -> tuple[str, str, str]:
@@ -81,11 +84,12 @@ class PolicyRow:
 
     @property
     def meaning(self) -> Meaning:
-        return (*self.target, self.actions, self.tier, self.effect)
+        return (*self.target, self.actions, self.tier, self.effect, _describe_end(self.end))
 
     def __str__(self) -> str:
         verb = "may" if self.effect == "allow" else "may not"
-        return f"{self.subject} {verb} {'|'.join(sorted(self.actions))} {self.object} {self._where}, up to {self.tier}"
+        what = f"{'|'.join(sorted(self.actions))} {self.object} {self._where}, up to {self.tier}"
+        return f"{self.subject} {verb} {what}{_describe_end(self.end)}"
 
     @property
     def _where(self) -> str:
@@ -100,14 +104,19 @@ class GroupingRow:
     member: str
     group: str
     position: Position
+    end: RowEnd | None = None
+
+    @property
+    def target(self) -> tuple[str, str, str]:
+        return self.section, self.member, self.group
 
     @property
     def meaning(self) -> Meaning:
-        return self.section, self.member, self.group
+        return (*self.target, _describe_end(self.end))
 
     def __str__(self) -> str:
         verb = "is" if self.section == "g" else "is in"
-        return f"{self.member} {verb} {self.group}"
+        return f"{self.member} {verb} {self.group}{_describe_end(self.end)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,8 @@ class RowChange:
     def __str__(self) -> str:
         if isinstance(self.before, PolicyRow) and isinstance(self.after, PolicyRow):
             return f"{self.after.subject} {', '.join(_differences(self.before, self.after))}"
+        if self.before is not None and self.after is not None:
+            return f"{self.after}; before{_describe_end(self.before.end) or ' without an end'}"
         return str(self.after or self.before)
 
 
@@ -169,6 +180,7 @@ _Ceilings = Mapping[tuple[str, ...], int]
 def _codes(
     each: RowChange, allowed: _Ceilings, denied: _Ceilings, *, ranks: Mapping[str, int], denied_subjects: set[str]
 ) -> Iterator[str]:
+    yield from _end_codes(each, denied_subjects)
     if isinstance(each.before, GroupingRow) or isinstance(each.after, GroupingRow):
         yield from _link_codes(each, denied_subjects)
         return
@@ -180,6 +192,25 @@ def _codes(
             yield "authority-granted"
         elif wider:
             yield _allow_code(each.before, each.after, ranks)
+
+
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+def _end_codes(each: RowChange, denied_subjects: set[str]) -> Iterator[str]:
+    """Yield the code of a row that grants for longer, or denies for a shorter time."""
+    if each.before is None or each.after is None:
+        return
+    old, new = (_NEVER if row.end is None else row.end.until for row in (each.before, each.after))
+    if new > old and _effect(each.after) != "deny":
+        yield "row-prolonged"
+    elif new < old and _is_denying(each.after, denied_subjects):
+        yield "deny-ends"
+
+
+def _is_denying(row: PolicyRow | GroupingRow, denied_subjects: set[str]) -> bool:
+    """Whether a row denies something, or gives a role that is denied something."""
+    return row.effect == "deny" if isinstance(row, PolicyRow) else row.group in denied_subjects
 
 
 def _allow_code(before: PolicyRow | None, after: PolicyRow, ranks: Mapping[str, int]) -> str:
@@ -223,18 +254,25 @@ def _by_meaning(rows: Iterable[PolicyRow | GroupingRow]) -> dict[Meaning, Policy
 
 def _pair_rows(removed: Sequence[PolicyRow | GroupingRow], added: Sequence[PolicyRow | GroupingRow]) -> list[RowChange]:
     """Pair removed and added rows for the same target, preferably of the same effect."""
-    removed_by_target: dict[tuple[str, str, str], list[PolicyRow]] = {}
+    removed_by_target: dict[tuple[str, str, str], list[PolicyRow | GroupingRow]] = {}
     for row in removed:
-        if isinstance(row, PolicyRow):
-            removed_by_target.setdefault(row.target, []).append(row)
+        removed_by_target.setdefault(row.target, []).append(row)
     changed = []
     for row in added:
-        candidates = removed_by_target.get(row.target, []) if isinstance(row, PolicyRow) else []
-        if isinstance(row, PolicyRow) and candidates:
-            old = next((each for each in candidates if each.effect == row.effect), candidates[0])
+        candidates = removed_by_target.get(row.target, [])
+        if candidates:
+            old = next((each for each in candidates if _effect(each) == _effect(row)), candidates[0])
             candidates.remove(old)
             changed.append(RowChange("changed", old, row))
     return changed
+
+
+def _effect(row: PolicyRow | GroupingRow) -> str:
+    return row.effect if isinstance(row, PolicyRow) else ""
+
+
+def _describe_end(end: RowEnd | None) -> str:
+    return "" if end is None else f" {end.describe}"
 
 
 def _differences(before: PolicyRow, after: PolicyRow) -> Iterator[str]:
@@ -246,4 +284,7 @@ def _differences(before: PolicyRow, after: PolicyRow) -> Iterator[str]:
         yield f"ceiling {before.tier} → {after.tier}"
     if before.effect != after.effect:
         yield f"{before.effect} → {after.effect}"
+    ends = _describe_end(before.end).lstrip(), _describe_end(after.end).lstrip()
+    if ends[0] != ends[1]:
+        yield f"{ends[0] or 'without an end'} → {ends[1] or 'without an end'}"
     yield f"on {after.object} {after._where}"

@@ -375,10 +375,15 @@ def _row_change(change: RowChange) -> dict[str, Any]:
 def _row(row: PolicyRow | GroupingRow | None) -> list[str] | None:
     match row:
         case PolicyRow():
-            return ["p", *row.target, "|".join(sorted(row.actions)), row.tier, row.effect]
+            return ["p", *row.target, "|".join(sorted(row.actions)), row.tier, row.effect, *_end(row)]
         case GroupingRow():
-            return [row.section, row.member, row.group]
+            return [row.section, row.member, row.group, *_end(row)]
     return None
+
+
+def _end(row: PolicyRow | GroupingRow) -> list[str]:
+    """Return the end of a row, after its cells."""
+    return [] if row.end is None else [row.end.describe]
 
 
 def _place(position: Position) -> str:

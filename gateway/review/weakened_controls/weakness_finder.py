@@ -6,6 +6,7 @@ from gateway.registries import Snapshot
 from gateway.review.plan.document_changes import DocumentPair
 from gateway.review.plan.risk import RiskFinding
 from gateway.review.weakened_controls.gate_rules import calls_without_gate, gate_removal, weaker_gate
+from gateway.review.weakened_controls.grant_policies import new_grant_policy, weaker_grant_policy
 from gateway.review.weakened_controls.installation import (
     new_provider,
     new_upstream,
@@ -67,6 +68,8 @@ def _of_new(kind: str, new: Spec) -> Iterator[Weakness]:
             yield from new_catalogue(new)
         case "IdentityProvider":
             yield from new_provider(new)
+        case "GrantPolicy":
+            yield from new_grant_policy(new)
         case "Upstream":
             yield from new_upstream(new)
         case "Tool":
@@ -82,6 +85,8 @@ def _of_change(pair: DocumentPair, old: Spec, new: Spec, before: Snapshot, after
     match pair.kind:
         case "GateRule":
             yield from weaker_gate(old, new)
+        case "GrantPolicy":
+            yield from weaker_grant_policy(old, new)
         case "Pipeline":
             yield from weaker_pipeline(before.pipelines[pair.name], after.pipelines[pair.name])
         case "TrustTier":

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from sqlalchemy import ColumnElement, bindparam, delete, insert, or_, select
 from sqlalchemy.sql.expression import ClauseElement
 
+from gateway.errors import StoreUnavailable
 from gateway.model import Principal, canonical
 from gateway.policy import Grant, GrantChange, GrantHook, GrantLedger, GrantState
 from gateway.storage.cache_invalidation import CachedValue, ChangeSignal
@@ -65,7 +66,7 @@ class SqlGrantStore:
     async def change(self, work: Callable[[Sequence[Grant]], GrantChange]) -> Grant:
         def write(connection: sqlite3.Connection) -> Grant:
             DELETE_OLD.run(connection, {"at": to_microseconds(self._clock() - RETAINED_FOR)})
-            change = work(_read_all(connection))
+            change = work(read_all_grants(connection))
             row = _to_row(change.grant)
             DELETE.run(connection, row)
             INSERT.run(connection, row)
@@ -77,17 +78,22 @@ class SqlGrantStore:
         return grant
 
     async def list_grants(self) -> list[Grant]:
-        return await self._writer.run(_read_all)
+        return await self._writer.run(read_all_grants)
 
     def close(self) -> None:
         self._ledger.close()
 
     def _read_ledger(self, connection: sqlite3.Connection) -> GrantLedger:
         since = to_microseconds(self._clock() - COUNTED_FOR)
-        return GrantLedger.of(map(_from_row, COUNTING.rows(connection, {"at": since})))
+        rows = COUNTING.rows(connection, {"at": since})
+        try:
+            return GrantLedger.of(map(_from_row, rows))
+        except (TypeError, ValueError) as error:
+            raise StoreUnavailable("a grant in the store cannot be read", cause=error) from error
 
 
-def _read_all(connection: sqlite3.Connection) -> list[Grant]:
+def read_all_grants(connection: sqlite3.Connection) -> list[Grant]:
+    """Return requests and grants, newest first."""
     return [_from_row(row) for row in ALL.rows(connection, {})]
 
 

@@ -20,12 +20,14 @@ from sqlalchemy import Table, bindparam, select
 from gateway.approvals import ApprovalRecord
 from gateway.audit import SHARD_NAME, ChainRow, InvalidEntry
 from gateway.errors import StoreUnavailable
+from gateway.policy import Grant
 from gateway.storage.call_store import CallFilter, StoredCall
 from gateway.storage.sql.approvals import find_approvals
 from gateway.storage.sql.call_rows import call_from_row, to_microseconds
 from gateway.storage.sql.call_statements import call_conditions, call_parameters
 from gateway.storage.sql.column_values import is_storable
 from gateway.storage.sql.compiled_statement import CompiledStatement
+from gateway.storage.sql.grants import read_all_grants
 from gateway.storage.sql.sqlite.connection import to_store_error
 from gateway.storage.sql.tables import calls, fresh
 
@@ -184,6 +186,12 @@ def find_call_approvals(path: StoreLocation, ids: Collection[str]) -> list[Appro
     """Return those approvals that are still stored, oldest first."""
     with translate_store_errors(path), open_for_reading(path) as connection:
         return sorted(find_approvals(connection, ids), key=lambda each: each.created_at)
+
+
+def list_grants(path: StoreLocation) -> list[Grant]:
+    """Return the requests and grants that are still stored, newest first. Raises `StoreUnavailable`."""
+    with _translate_errors(path), open_for_reading(path) as connection:
+        return read_all_grants(connection)
 
 
 def find_audit_entries(path: StoreLocation, ids: Collection[str]) -> list[Mapping[str, Any]]:

@@ -1,6 +1,5 @@
 """Grants in running gateways: they add a role after an approval, in every process, and end by the clock."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -8,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from gateway.app.status_report import build_status
