@@ -152,8 +152,6 @@ class Simulation:
         record = self._turns.find(call, self._idle(call.catalogue)) if self._needs_state(call.catalogue) else None
         arguments, refusal = self._check_arguments(call, tool, rules)
         if refusal is not None:
-            if refusal.obstacle is not None and record is not None:
-                record.is_known = False
             return refusal
         if call.was_refused_outside:
             if record is not None:
