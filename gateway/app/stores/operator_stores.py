@@ -94,7 +94,7 @@ def find_project_call(assembled: LoadedProject, secrets: Secrets, id: str, *, tu
 
 def list_project_grants(assembled: LoadedProject, secrets: Secrets) -> list[Grant]:
     """Return requests and grants, newest first. Raises `StoreMissing` or `StoreUnavailable`."""
-    return list_grants(_database(assembled, secrets))
+    return list_grants(locate_records(assembled, secrets))
 
 
 def load_trace(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> CallTrace | None:

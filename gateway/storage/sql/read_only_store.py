@@ -190,7 +190,7 @@ def find_call_approvals(path: StoreLocation, ids: Collection[str]) -> list[Appro
 
 def list_grants(path: StoreLocation) -> list[Grant]:
     """Return the requests and grants that are still stored, newest first. Raises `StoreUnavailable`."""
-    with _translate_errors(path), open_for_reading(path) as connection:
+    with translate_store_errors(path), open_for_reading(path) as connection:
         return read_all_grants(connection)
 
 
