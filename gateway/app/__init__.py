@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         list_project_grants,
         load_project_usage,
         load_trace,
+        load_usage,
         open_operator_store,
     )
     from gateway.app.telemetry_setup import configure_log_output

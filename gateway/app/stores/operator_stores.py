@@ -80,7 +80,12 @@ def list_project_calls(
 
 def load_project_usage(assembled: LoadedProject, secrets: Secrets, *, since: datetime) -> UsageTable:
     """Return the use of tools and approvals that the store shows. Raises `StoreMissing` or `StoreUnavailable`."""
-    found = count_usage(locate_records(assembled, secrets), since=since)
+    return load_usage(locate_records(assembled, secrets), since=since)
+
+
+def load_usage(location: StoreLocation, *, since: datetime) -> UsageTable:
+    """Return the use of tools and approvals that a store shows. Raises `StoreUnavailable`."""
+    found = count_usage(location, since=since)
     uses = [
         UseCount(each.kind, each.principal, each.catalogue, each.identity, each.count, each.last) for each in found.uses
     ]

@@ -5,7 +5,7 @@ Exit codes of `verify`: 0 the report is what was signed, 1 it is not, 2 wrong us
 
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -23,6 +23,7 @@ from gateway.cli.options import (
     FolderArgument,
     OutputOption,
     PoliciesOption,
+    parse_duration,
 )
 from gateway.cli.output import fail, parse_time, print_document, print_json, print_line, print_note, stdout
 from gateway.cli.project.plan import make_plan, open_older
@@ -58,6 +59,7 @@ from gateway.review import (
 )
 
 _CREATE: Final = "create"
+_UNUSED: Final = timedelta(days=30)
 _COLOURS: Final = {"high": "bold red", "medium": "yellow", "low": "dim"}
 _MOST_KEY: Final = 64 << 10
 
@@ -111,6 +113,15 @@ def create(
             parser=parse_time, metavar="AGE|MOMENT", help="Decide recorded calls since then again.", show_default=False
         ),
     ] = None,
+    unused: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=parse_duration,
+            metavar="TIME",
+            help="Access without a recorded use in this time is unused; by default 30d.",
+            show_default=False,
+        ),
+    ] = None,
     drift: Annotated[
         bool, typer.Option("--drift", help="Ask the upstreams what changed since they were locked.")
     ] = False,
@@ -160,7 +171,15 @@ def create(
         source = _ask_upstreams(source, folder, policies)
     if dependencies is not None:
         source = replace(source, dependencies=read_dependencies(dependencies))
-    source = read_store(source, store, at=choose_moment(on), anchors=anchors, public_keys=public_key or ())
+    source = read_store(
+        source,
+        store,
+        found.policies,
+        at=choose_moment(on),
+        unused=unused or _UNUSED,
+        anchors=anchors,
+        public_keys=public_key or (),
+    )
     report = build_report(source)
     if page is not None:
         _write(page, report, links, key)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import __version__
-from gateway.app import LoadedProject, ProjectFolders, read_project_files
+from gateway.app import LoadedProject, ProjectFolders, list_attestations, read_project_files
 from gateway.cli.output import fail, print_note
 from gateway.cli.project.plan_inputs import make_plan_input
 from gateway.policy import forward_now
@@ -72,6 +72,7 @@ def make_report_input(
         coverage=measure_coverage(access, results, rows=rows),
         files=_hash_files(project),
         ending_rows=list_ending_rows(found.policies, at),
+        attestations=list_attestations(found.loaded, environment=environment),
         environment=environment,
         commit=commit,
         naming=naming,

@@ -5,17 +5,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gateway.app import PostgresUrl, load_postgres
+from gateway.app import PostgresUrl, load_postgres, load_usage
 from gateway.audit import ChainRow, VerificationReport, VerifyKey, read_anchors, verify
 from gateway.cli.output import fail
+from gateway.cli.project.access import show_progress
 from gateway.cli.stop_list_access import LocatedStore, use_grants, use_stop_list
 from gateway.errors import GatewayError
-from gateway.policy import Access, Grant, GrantedRoles, GrantLedger
-from gateway.review import AuditState, ReportInput, list_grant_access
-from gateway.storage import SqliteAuditReader
+from gateway.policy import Access, Grant, GrantedRoles, GrantLedger, PolicySet
+from gateway.review import AuditState, ReportInput, list_grant_access, list_policy_rows, review_access
+from gateway.storage import RemoteStore, SqliteAuditReader, StoreLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,19 @@ class _TimedLog:
 
 
 def read_store(
-    source: ReportInput, store: StoreAddress, *, at: datetime, anchors: Path | None, public_keys: Sequence[Path]
+    source: ReportInput,
+    store: StoreAddress,
+    policies: PolicySet,
+    *,
+    at: datetime,
+    unused: timedelta,
+    anchors: Path | None,
+    public_keys: Sequence[Path],
 ) -> ReportInput:
-    """Return the input with what the store has, grants as of a time. Without a store, the input says so itself."""
+    """Return the input with what the store has: grants as of a time, and the use of a period before the day.
+
+    Without a store, the input says so itself.
+    """
     if (anchors is None) != (not public_keys):
         fail("anchors and public keys go together", "give both --anchors and --public-key")
     if not store.is_named:
@@ -73,13 +85,23 @@ def read_store(
     place = store.resolve()
     try:
         state = _verify_log(place, anchors, public_keys)
+        usage = load_usage(_location(place), since=source.at - unused)
     except GatewayError as error:
         fail(error.message, error.help, code=1)
     located = LocatedStore(place)
     stops = use_stop_list(located, lambda found: found.stops.list_stops())
     grants = use_grants(located, lambda found: found.list_grants())
     running = list_grant_access(_with_grants(source, grants, at), grants, at)
-    return replace(source, audit=state, stops=stops, grants=tuple(running))
+    rows = list_policy_rows(policies)
+    with show_progress("asking the policy") as progress:
+        review = review_access(source.access, rows, at=source.at, usage=usage, progress=progress)
+    return replace(source, review=review, audit=state, stops=stops, grants=tuple(running))
+
+
+def _location(place: Path | PostgresUrl) -> StoreLocation:
+    if isinstance(place, Path):
+        return place
+    return RemoteStore(partial(load_postgres().open_read_only_session, place.text))
 
 
 @dataclass(frozen=True, slots=True)

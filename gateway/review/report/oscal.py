@@ -19,7 +19,7 @@ from gateway.review.report.report_input import NoData
 from gateway.review.report.section_titles import TITLES, section_field
 from gateway.review.report.summary import ReviewFinding
 
-VERSION: Final = "1.2.0"
+VERSION: Final = "1.1.3"
 NAMESPACE: Final = "https://agent-gateway.dev/ns/oscal"
 _ROOT: Final = UUID("6f0dfd2e-6f3f-5b1a-9a52-0d6b6a1d1c3e")
 _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]<>()#|~])")
