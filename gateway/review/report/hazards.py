@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.policy import find_common_subject
+from gateway.policy import BudgetCheck, LoopCheck, QuotaCheck, RateCheck, find_common_subject
 from gateway.registries import Position, add_implied_flags, in_effect_order
 from gateway.review.access.effective_access import APPROVE, CALL, AccessBlock
 from gateway.review.access_report import ToolAccess, list_tool_access
@@ -12,6 +12,9 @@ from gateway.review.report.report_input import ReportInput
 
 GRAVE: Final = frozenset({"destructive", "egress"})
 """A flag is grave if it is or implies one of these; so a project's own flag, such as one for payments, counts, too."""
+
+
+_COUNTERS: Final = (RateCheck, QuotaCheck, LoopCheck, BudgetCheck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class HazardTool:
     is_unknown: bool
     callable: bool
     gates: tuple[str, ...]
+    guards: tuple[str, ...]
+    """Rules that do more than count calls."""
     callers: tuple[HazardCaller, ...]
     approvers: tuple[str, ...]
     position: Position
@@ -81,6 +86,7 @@ def grave_flags(source: ReportInput) -> frozenset[str]:
 
 def _tool(source: ReportInput, catalogue: str, offer: ToolAccess, flags: frozenset[str]) -> HazardTool:
     tool = offer.tool
+    enforced = [rule for rule in offer.gates if rule.mode == "enforce"]
     blocks = [each for each in source.review.blocks if each.catalogue == catalogue and tool.object in each.objects]
     approvers = {
         name for each in blocks if each.can(APPROVE) for name in source.review.callers.list_names(each.callers)
@@ -93,7 +99,8 @@ def _tool(source: ReportInput, catalogue: str, offer: ToolAccess, flags: frozens
         tuple(in_effect_order(flags & tool.trust.flags)),
         tool.trust.is_unknown,
         tool.trust.callable and tool.is_callable_on(source.day),
-        tuple(rule.name for rule in offer.gates if rule.mode == "enforce"),
+        tuple(rule.name for rule in enforced),
+        tuple(rule.name for rule in enforced if not isinstance(rule.check, _COUNTERS)),
         tuple(_callers(source, blocks)),
         tuple(sorted(approvers)),
         source.place(tool.position),

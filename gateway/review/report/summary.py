@@ -103,8 +103,8 @@ def _of_rules(sections: "ReportSections") -> Iterator[ReviewFinding]:
 
 def _of_tools(sections: "ReportSections") -> Iterator[ReviewFinding]:
     for tool in sections.hazards.tools:
-        if tool.callable and tool.callers and not tool.gates:
-            title = f"{tool.name} in {tool.catalogue} has no gate rule"
+        if tool.callable and tool.callers and not tool.guards:
+            title = f"No rule but limits guards {tool.name} in {tool.catalogue}"
             callers = sum(len(each.callers) for each in tool.callers)
             words = f"it carries {', '.join(tool.hazards)}, and {_count(callers, 'caller')} can call it"
             yield ReviewFinding("hazard-without-rule", "high", title, words, "hazards", tool.position)

@@ -37,7 +37,7 @@ CHANGES: dict[str, tuple[Edits, set[str]]] = {
         {"configs/pipelines.yaml": ("with: {after: 30s}", "with: {after: 20s}")},
         {"installation", "limits"},
     ),
-    "tool-owner": ({"configs/tools/mail.yaml": ("owner: team-support", "owner: team-finance")}, {"catalogues"}),
+    "tool-owner": ({"configs/tools/mail.yaml": ("owner: team-support", "owner: team-devex")}, {"catalogues"}),
     "catalogue": (
         {"configs/catalogues/finance.yaml": ("title: Tools for finance", "title: For finance")},
         {"catalogues"},
