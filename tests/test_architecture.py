@@ -49,6 +49,7 @@ LIBRARIES: dict[str, set[str]] = {
     "gateway/policy/casbin/enforcer.py": {"casbin"},
     "gateway/policy/rules/turn_state.py": {"orjson"},
     "gateway/pytest_plugin.py": {"pytest"},
+    "gateway/review/report/page.py": {"jinja2", "markupsafe"},
     "gateway/server": {"orjson", "starlette"},
     "gateway/server/http/listener.py": {"uvicorn"},
     "gateway/server/http/http1_protocol.py": {"uvicorn", "httptools"},
@@ -82,7 +83,7 @@ ARROWS: dict[str, set[str]] = {
     "engine": {"errors", "approvals", "artifacts", "audit", "mcp", "model", "policy", "registries", "storage"},
     "telemetry": {"errors", "approvals", "engine", "http_client", "model", "registries", "storage"},
     "server": {"errors", "approvals", "artifacts", "engine", "mcp", "model", "policy", "registries", "storage"},
-    "review": {"model", "policy", "registries"},
+    "review": {"errors", "audit", "model", "policy", "registries"},
     "app": {
         *("errors", "approvals", "artifacts", "audit", "backends", "config", "engine", "http_client"),
         *("identity", "mcp", "model", "policy", "registries", "review", "server", "storage", "telemetry"),

@@ -10,6 +10,7 @@ from gateway.lazy import lazy_exports
 if TYPE_CHECKING:
     from gateway.app.app import App, AppInputs, ConfigInvalid, start_app
     from gateway.app.asgi_apps import build_asgi_apps
+    from gateway.app.attestations import find_attestation_policy, list_attestations
     from gateway.app.backend_factory import probe_upstreams
     from gateway.app.bundle import (
         MOST_NUMBER,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
         unpack_bundle,
         write_atomic,
     )
+    from gateway.app.recorded_calls import open_recorded_calls, read_recorded_calls
+    from gateway.app.recorded_entries import open_exported_calls
     from gateway.app.revisions.reload import Reloader, prepare_from_source
     from gateway.app.secrets import Secrets
     from gateway.app.settings import Settings, describe_expected, format_default, get_variable_name
@@ -60,7 +63,9 @@ if TYPE_CHECKING:
         find_project_call,
         list_project_calls,
         list_project_grants,
+        load_project_usage,
         load_trace,
+        load_usage,
         open_operator_store,
     )
     from gateway.app.telemetry_setup import configure_log_output

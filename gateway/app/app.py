@@ -51,7 +51,7 @@ from gateway.app.upstream_discovery import observe_refresh
 from gateway.approvals import WebhookTarget
 from gateway.backends import Upstreams
 from gateway.config import RetentionSpec
-from gateway.engine import DEFAULT_RETENTION, Call, CircuitState, HandlerGates, Service
+from gateway.engine import DEFAULT_RETENTION, Call, CircuitState, HandlerGates, ReplayCapture, Service
 from gateway.errors import ProgramError
 from gateway.identity import Authenticator, IdentityProvider
 from gateway.model import set_value_limit
@@ -274,7 +274,7 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
     async def journal(call: Call, tool: DeclaredTool) -> None:
         await service.journal(call, tool)
 
-    retain = assembled.storage_spec.retain
+    retain, replay = assembled.storage_spec.retain, assembled.storage_spec.replay
     controlled = open_controls(
         engine,
         published=lambda: service.published,
@@ -302,6 +302,9 @@ async def _start(prepared: AppInputs, closing: AsyncExitStack) -> App:
         spool,
         lives=lives,
         most_refusals=settings.max_refusals,
+        replayed=None
+        if replay is None
+        else ReplayCapture(replay.arguments, tuple(replay.tools), tuple(replay.artifacts)),
         shares_turns=_shares_turns(settings, kept),
         auditor=controlled.auditor,
         meter=meters,

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Final
 
+from gateway.app.attestations import find_attestation_problems
 from gateway.config import (
     ALLOWED_PACKAGES_VARIABLE,
     ConfigDocuments,
@@ -168,6 +169,8 @@ def load_project(
         if name not in environ
     }
     access = _build_access(linked.snapshot, policies, lock, aliases=aliases)
+    of_attestations = find_attestation_problems(access, loaded, policies, environment=environment, today=today)
+    diagnostics = sort_diagnostics([*diagnostics, *of_attestations])
     return LoadedProject(access, loaded, policies, tuple(diagnostics), lock, tuple(known))
 
 

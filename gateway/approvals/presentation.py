@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gateway.approvals.approval_store import ApprovalRecord, ApprovalSubject, hash_text
-from gateway.model import exact_json
-
-_UNSEEN_LETTERS: Final = frozenset(
-    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
-    + "".join(map(chr, range(0xFE00, 0xFE10)))
-    + "".join(map(chr, range(0xE0100, 0xE01F0)))
-)
-"""Not drawn on screen, although their category is letter, mark or symbol."""
+from gateway.model import exact_json, is_unseen
 
 _LONGEST_PIECE: Final = 40
 _LONGEST_EXCERPT: Final = 120
@@ -110,7 +103,7 @@ def _argument(name: str, value: Any) -> ArgumentView:
 
 def _escape(match: re.Match[str]) -> str:
     character = match.group()
-    if not _is_unseen(character):
+    if not is_unseen(character):
         return character
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
@@ -118,11 +111,7 @@ def _escape(match: re.Match[str]) -> str:
 
 def _count_unseen(text: str) -> int:
     """Return the number of invisible characters except line ends and tabs, which are harmless."""
-    return sum(_is_unseen(each) for each in _SUSPECT.findall(_LAYOUT.sub("", text)))
-
-
-def _is_unseen(character: str) -> bool:
-    return not character.isprintable() or character in _UNSEEN_LETTERS
+    return sum(is_unseen(each) for each in _SUSPECT.findall(_LAYOUT.sub("", text)))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         collect_statements,
         find_open_heads,
         genesis_hash,
+        parse_body,
         prune_entries,
         shard_name,
     )

@@ -1,4 +1,4 @@
-"""The Ed25519 keys that sign anchors and bundles: loading, generating, naming, and endorsing the next key.
+"""The Ed25519 keys that sign anchors, bundles and review reports: loading, generating, naming, endorsing the next one.
 
 Functions import the library when they run: it takes 7 MB, and most gateways have no such key.
 """
@@ -16,10 +16,11 @@ from gateway.audit.entries import AuditKeyRotation
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-Purpose = Literal["anchor", "bundle"]
+Purpose = Literal["anchor", "bundle", "review"]
 _PURPOSES: Final[Mapping[Purpose, bytes]] = {
     "anchor": b"gateway-audit-anchor/1\n",
     "bundle": b"gateway-bundle-manifest/1\n",
+    "review": b"gateway-review-report/1\n",
 }
 """Prefix of the signed bytes for each purpose, so that a signature is not valid for another purpose."""
 _ENDORSED: Final = b"gateway-audit-key/1\n"
@@ -120,7 +121,7 @@ class VerifyKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Signs anchors and bundles. The private key is never shown."""
+    """Signs anchors, bundles and review reports. The private key is never shown."""
 
     _key: "Ed25519PrivateKey" = field(repr=False)
     public: VerifyKey

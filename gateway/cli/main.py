@@ -3,7 +3,7 @@
 A subcommand is registered with a name, one line of help and the place of its function. Its module is imported when it
 runs, so that `--help`, `--version` and small commands start fast.
 
-Exit codes: 0 success, 1 problems were found, 2 wrong use; `plan` returns 2 for changes.
+Exit codes: 0 success, 1 problems were found, 2 wrong use; `plan` and `replay` return 2 for changes.
 """
 
 import gc
@@ -113,7 +113,12 @@ class _Commands(LazyGroup):
         Subcommand(
             "upstreams", "gateway.cli.operations.upstreams:list_upstreams", "Show the state of the upstream servers."
         ),
+        Subcommand("access", "gateway.cli.project.access:app", "Show who has what access, and who uses it; attest it."),
         Subcommand("plan", "gateway.cli.project.plan:app", "Show what a change means: access, controls, risk."),
+        Subcommand("report", "gateway.cli.project.report:app", "Write the review report, or verify its signature."),
+        Subcommand(
+            "replay", "gateway.cli.project.replay:app", "Show what another policy decides about recorded calls."
+        ),
         Subcommand(
             "lock", "gateway.cli.project.lock:write_lock", "Pin upstream definitions, so that no others are served."
         ),
@@ -137,7 +142,7 @@ app = typer.Typer(
     cls=_Commands,
     help="A declarative gateway between agents and the tools they call.",
     epilog="Exit codes: 0 all is well, 1 problems were found, 2 the command was used wrongly. "
-    "plan returns 2 for changes.",
+    "plan and replay return 2 for changes.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,  # locals may hold arguments of calls

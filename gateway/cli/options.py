@@ -22,7 +22,7 @@ _PROJECT_HELP: Final = "The project: a folder with configs and policies, or conf
 _OUTPUT_HELP: Final = "For people, or for programs."
 
 
-def _parse_day(text: str | date) -> date:
+def parse_day(text: str | date) -> date:
     try:
         return text if isinstance(text, date) else date.fromisoformat(text)
     except ValueError:
@@ -49,7 +49,7 @@ EnvironmentOption = Annotated[
 ]
 DayOption = Annotated[
     date | None,
-    typer.Option("--on", parser=_parse_day, metavar="DAY", help="As of this day instead of today.", show_default=False),
+    typer.Option("--on", parser=parse_day, metavar="DAY", help="As of this day instead of today.", show_default=False),
 ]
 UpstreamsOption = Annotated[
     list[str] | None,

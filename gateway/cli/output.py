@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.errors import GatewayError
+from gateway.model import escape_invisible
 from gateway.registries import Diagnostic, sort_diagnostics
 
 if TYPE_CHECKING:
@@ -41,10 +42,6 @@ _NO_COLOURS: Final[Mapping[str, str]] = {}
 
 def visible(words: str) -> str:
     """Return the text with each character escaped that a terminal would obey or not show."""
-    if words.isprintable():
-        return words
-    from gateway.config import escape_invisible  # small commands do not import gateway.config
-
     return escape_invisible(words)
 
 
@@ -245,8 +242,6 @@ def print_problems(console: Console, diagnostics: Iterable[Diagnostic], sources:
 
 
 def _style_headline(diagnostic: Diagnostic, line: str, colour: str) -> Text:
-    from gateway.config import escape_invisible
-
     text = Text(line)
     where = len(escape_invisible(str(diagnostic.position)))
     what = where + len(": ") + len("" if diagnostic.is_error else "warning: ") + len(diagnostic.code)

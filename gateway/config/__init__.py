@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         substitute_environment,
     )
     from gateway.config.field_docs import UnknownField, build_editor_schema, explain_schema_field
+    from gateway.config.kinds.attestations import AttestationDocument
     from gateway.config.kinds.common_specs import (
         AuthSpec,
         BasicAuthSpec,
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
         SecretSpec,
         ToolLimitsSpec,
     )
-    from gateway.config.kinds.installation import (
+    from gateway.config.kinds.identity_providers import (
         AnonymousProviderSpec,
+        IdentityProviderDocument,
+        JwtProviderSpec,
+        TokenProviderSpec,
+    )
+    from gateway.config.kinds.installation import (
         AuditSpec,
         CaptureSpec,
         ConsoleExporter,
@@ -38,8 +44,6 @@ if TYPE_CHECKING:
         FileExporter,
         GatewayDocument,
         GatewaySpec,
-        IdentityProviderDocument,
-        JwtProviderSpec,
         NoneExporter,
         OtlpGrpcExporter,
         OtlpHttpExporter,
@@ -50,7 +54,6 @@ if TYPE_CHECKING:
         StorageDocument,
         TelemetryDocument,
         TelemetrySpec,
-        TokenProviderSpec,
         WebhookSpec,
     )
     from gateway.config.kinds.tools import (

@@ -24,7 +24,7 @@ from gateway.config.yaml.document import DocumentPath, YamlDocument, truncate_li
 from gateway.registries import Diagnostic, Position, suggest_name
 
 KIND: Final = "Overlay"
-_OUT_OF_REACH: Final = frozenset((KIND, "PolicyTest"))
+_OUT_OF_REACH: Final = frozenset((KIND, "PolicyTest", "Attestation"))
 
 _Target = tuple[str, str]
 
@@ -100,7 +100,7 @@ class _Patcher:
             message = "the target does not exist; it comes from the environment, so it is not shown"
             return Diagnostic("overlay-target", message, overlay.position((*path, "name")), help="use the literal name")
         if kind in _OUT_OF_REACH:
-            help = "overlays cannot change overlays or policy tests"
+            help = "overlays cannot change overlays, policy tests or attestations"
             message = f"an overlay cannot change a document of kind {kind}"
             return Diagnostic("overlay-target", message, overlay.position((*path, "kind")), help=help)
         if target in self._places:

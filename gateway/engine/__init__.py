@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gateway.engine.records.auditor import Auditor, grant_entry, stop_entry
     from gateway.engine.records.call_mapper import is_intact, is_queryable, recompute_fingerprint
     from gateway.engine.records.idempotency import MAX_KEY, is_key
+    from gateway.engine.records.replay_arguments import ReplayCapture
     from gateway.engine.records.resource_audit import ResourceRequest
     from gateway.engine.result_content import (
         ABSENT,

@@ -212,6 +212,8 @@ class Call:
     """When its caller last saw each flag, if a rule reads that."""
     charge: Callable[[int], Awaitable[None]] | None = None
     """Counts the bytes of its result, if a budget of its caller limits bytes."""
+    decided: int | None = None
+    """When its rules were evaluated, in microseconds; `None` if it has none."""
     course: Course = field(default_factory=Course)
     """How far it has come."""
     fault: Fault | None = None

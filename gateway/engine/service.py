@@ -21,6 +21,7 @@ from gateway.engine.records.auditor import Auditor
 from gateway.engine.records.call_mapper import Spool, from_stored_call, is_queryable
 from gateway.engine.records.idempotency import CallReplay
 from gateway.engine.records.recorder import CallRecorder
+from gateway.engine.records.replay_arguments import ReplayCapture
 from gateway.engine.records.resource_audit import ResourceAudit, ResourceRequest
 from gateway.engine.result_content import CallOutcome, to_outcome
 from gateway.engine.tool_lists import ToolListing
@@ -57,6 +58,7 @@ class Service:
         shares_turns: bool = False,
         lives: timedelta = DEFAULT_RETENTION,
         most_refusals: int = MAX_REFUSALS,
+        replayed: ReplayCapture | None = None,
         auditor: Auditor | None = None,
         meter: CallMeter | None = None,
         observer: Observer | None = None,
@@ -77,7 +79,9 @@ class Service:
         self.observer = observer
         """Observes every call; transports also report every request to it."""
         self.running = RunningCalls()
-        self._writing = writing = CallRecorder(store, auditor, meter, lives=lives, most_refusals=most_refusals)
+        self._writing = writing = CallRecorder(
+            store, auditor, meter, lives=lives, most_refusals=most_refusals, replayed=replayed
+        )
         self.journal = writing.record_start
         """Makes it durable that a call is about to run."""
         self.resource_audit = ResourceAudit(

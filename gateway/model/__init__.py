@@ -84,6 +84,13 @@ if TYPE_CHECKING:
         glob_matches,
         globs_overlap,
     )
+    from gateway.model.primitives.visible_text import (
+        BLANK_LETTERS,
+        escape_character,
+        escape_invisible,
+        is_unseen,
+        split_unseen,
+    )
     from gateway.model.provider_formats import (
         ContentBlock,
         ProviderName,

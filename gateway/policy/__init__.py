@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.policy.access import STEPS, Access, AccessAnswer, AccessQuestion, ToolVisibility, fingerprint_of_call
+    from gateway.policy.access import (
+        STEPS,
+        Access,
+        AccessAnswer,
+        AccessQuestion,
+        AccessStep,
+        ToolVisibility,
+        fingerprint_of_call,
+    )
     from gateway.policy.approver_directory import (
         build_active_approver_directory,
         build_approver_directory,
         check_approvers,
+        find_approvers,
         find_common_subject,
     )
-    from gateway.policy.authoriser import AccessRequest
+    from gateway.policy.authoriser import AccessDecision, AccessRequest
     from gateway.policy.bundle_validity import ConfigExpired, Validity, ValidityState
     from gateway.policy.casbin.lint import KnownNames, find_ended_rows, lint_policies
     from gateway.policy.casbin.period_authoriser import build_authoriser
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
     )
     from gateway.policy.grants.granted_roles import GrantedRoles
     from gateway.policy.grants.lifecycle import revoke_grant
+    from gateway.policy.limit_claims import LimitOutcome, acquire_limits, find_amounts, find_refusal, read_amounts
     from gateway.policy.limits import (
         NO_AMOUNTS,
         ExceededLimit,
@@ -49,8 +59,10 @@ if TYPE_CHECKING:
         LimitReservation,
         LimitStore,
         QuotaLimit,
+        QuotaStore,
         QuotaWindow,
         RateLimit,
+        RateStore,
         TokenBucket,
         encode_limit_key,
         find_window,

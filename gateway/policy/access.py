@@ -166,25 +166,36 @@ class Access:
         return timed._decide_call(call)
 
     def _decide_call(self, call: AccessQuestion) -> AccessAnswer:
-        catalogue = self.snapshot.catalogues.get(call.catalogue)
+        steps, tool = self.decide_entry(call)
         rights = self._find_rights(call.principal)
-        steps = [_audience(catalogue, call.catalogue, held=None if rights is None else rights.held)]
-        if catalogue is None or rights is None or _is_refused(steps):
+        if tool is None or rights is None or _is_refused(steps):
             return _refusal(steps)
-        tool = self.find_requested(call)
-        steps.append(self._tool(call, tool))
-        if tool is None or _is_refused(steps):
-            return _refusal(steps)
-        arguments, step = self._arguments(call, tool)
-        steps.append(step)
-        for ask in (self._tier, self._lifecycle, self._policy):
-            if _is_refused(steps):
-                break
-            steps.append(ask(call, tool))
+        arguments, step = self.check_arguments(call, tool)
+        steps = [*steps, step] if _is_refused([step]) else [*steps, step, *self.decide_admission(call, tool)]
         if _is_refused(steps):
             return _refusal(steps)
         scope = self._scope(call, tool, arguments=arguments, rights=rights)
         return self._gates(call, tool, scope=scope, steps=steps)
+
+    def decide_entry(self, call: AccessQuestion) -> tuple[list[AccessStep], DeclaredTool | Query | None]:
+        """Run the first steps: the audience, and whether the caller may know of the tool. Arguments do not matter."""
+        catalogue = self.snapshot.catalogues.get(call.catalogue)
+        rights = self._find_rights(call.principal)
+        steps = [_audience(catalogue, call.catalogue, held=None if rights is None else rights.held)]
+        if catalogue is None or rights is None or _is_refused(steps):
+            return steps, None
+        tool = self.find_requested(call)
+        steps.append(self._tool(call, tool))
+        return steps, tool
+
+    def decide_admission(self, call: AccessQuestion, tool: DeclaredTool | Query) -> list[AccessStep]:
+        """Run the steps between arguments and gate rules: tier, lifecycle, policy, up to the first refusal."""
+        steps: list[AccessStep] = []
+        for ask in (self._tier, self._lifecycle, self._policy):
+            steps.append(ask(call, tool))
+            if _is_refused(steps):
+                break
+        return steps
 
     def find_requested(self, call: AccessQuestion) -> DeclaredTool | Query | None:
         """Return the tool or query tool that a call names; `None` if it is unknown or ambiguous."""
@@ -329,6 +340,20 @@ class Access:
     def reads_turn_calls(self) -> bool:
         """Whether some rule reads the calls of a turn, refused ones included."""
         return any(rule.reads_turn_calls for rule in self.snapshot.gates.values())
+
+    @cached_property
+    def depends_on_earlier_calls(self) -> bool:
+        """Whether some decision depends on calls that were made before: limits, turns, or what callers have seen."""
+        rules = [each for each in self.snapshot.gates.values() if each.mode != "disabled"]
+        counts = any(rule.limits or rule.watched_flags for rule in rules)
+        return counts or any(self.looks_back(name) for name in self.snapshot.catalogues)
+
+    def looks_back(self, catalogue: str) -> bool:
+        """Whether some rule or artifact class reads what turns of the catalogue have seen and done."""
+        rules = [each for each in self.snapshot.gates.values() if each.mode != "disabled" and each.reads_turn_state]
+        if any(not rule.catalogues or catalogue in rule.catalogues for rule in rules):
+            return True
+        return any(each.max_tier is not None or each.blocked_by for each in self.snapshot.artifacts.values())
 
     def _approvable(self, catalogue: str, tool: str) -> tuple[list[str], str]:
         """Return the objects that `approve` rows may name for this tool, and its tier."""
@@ -499,7 +524,8 @@ class Access:
         reason = f"the caller may neither see nor call it: {refusal.reason}"
         return AccessStep("tool", "deny", reason, refusal.row, _by_policy(refusal))
 
-    def _arguments(self, call: AccessQuestion, tool: DeclaredTool | Query) -> tuple[Mapping[str, Any], AccessStep]:
+    def check_arguments(self, call: AccessQuestion, tool: DeclaredTool | Query) -> tuple[Mapping[str, Any], AccessStep]:
+        """Return the arguments as rules and backend get them, with defaults, and whether they fit the schema."""
         if tool.input_schema is None:
             return call.args, AccessStep("arguments", "allow", "only the upstream server knows their schema")
         try:

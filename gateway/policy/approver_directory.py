@@ -42,7 +42,7 @@ def check_approvers(rules: Iterable[GateRule], people: ApproverDirectory) -> Ite
 
 
 def _problem(rule: GateRule, check: ApprovalCheck, people: ApproverDirectory) -> tuple[str, str] | None:
-    holders = _holders(check.approvers, people)
+    holders = find_approvers(check.approvers, people)
     if holders is None:
         return None
     names = ", ".join(check.approvers)
@@ -67,7 +67,7 @@ def _problem(rule: GateRule, check: ApprovalCheck, people: ApproverDirectory) ->
     return None
 
 
-def _holders(approvers: Iterable[str], people: ApproverDirectory) -> set[str] | None:
+def find_approvers(approvers: Iterable[str], people: ApproverDirectory) -> set[str] | None:
     """Return every subject that is, or holds, one of the names; `None` if there may be further, unknown ones."""
     wanted = set(approvers)
     found: set[str] = set()

@@ -16,16 +16,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway.model import confusable_skeleton, glob_matches
+from gateway.model import BLANK_LETTERS, confusable_skeleton, glob_matches
 from gateway.registries.diagnostics import Diagnostic, Position
 from gateway.registries.imported_definition import UpstreamDefinition, iter_texts
 
-_BLANK_LETTERS: Final = (
-    "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
-)
-"""Printable in Unicode, but blank on the screen."""
-
-_BLANK: Final = re.compile(f"[{_BLANK_LETTERS}]")
+_BLANK: Final = re.compile(f"[{BLANK_LETTERS}]")
 _BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _JOINERS: Final = frozenset("\u200c\u200d\ufe0e\ufe0f")
 """Required inside words of some scripts and inside emoji."""

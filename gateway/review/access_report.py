@@ -69,7 +69,7 @@ def list_tool_access_for(
         sees = access.decide_discovery(principal, catalogue=catalogue.name, tool=offer.tool).allowed
         calls = access.decide_action(principal, "invoke", catalogue=catalogue.name, tool=offer.tool).allowed
         if offer.tool.is_callable_on(at.date()) and sees and (calls or not offer.is_hidden):
-            may = _permissions(access, principal, catalogue=catalogue.name, tier=offer.tool.trust.tier.name)
+            may = permission_lookup(access, principal, catalogue=catalogue.name, tier=offer.tool.trust.tier.name)
             found.append(_with_decisions(offer, may_invoke=calls, may=may))
     return found
 
@@ -101,7 +101,7 @@ def list_resource_access_for(access: Access, principal: Principal, catalogue: Ca
     ]
 
 
-def _permissions(access: Access, principal: Principal, *, catalogue: str, tier: str) -> PermissionLookup:
+def permission_lookup(access: Access, principal: Principal, *, catalogue: str, tier: str) -> PermissionLookup:
     def may(action: str, object: str) -> bool:
         return access.authoriser.decide(AccessRequest(principal.names, catalogue, object, action, tier)).allowed
 
@@ -111,12 +111,12 @@ def _permissions(access: Access, principal: Principal, *, catalogue: str, tier: 
 def _with_decisions(offer: ToolAccess, *, may_invoke: bool, may: PermissionLookup) -> ToolAccess:
     if not (may_invoke and offer.tool.trust.callable):
         return replace(offer, may_call="no", is_held="no")
-    effects = [_worst_decision(rule, may) for rule in offer.gates if rule.mode == "enforce"]
+    effects = [worst_decision(rule, may) for rule in offer.gates if rule.mode == "enforce"]
     refused, held = (_likelihood(sure for decision, sure in effects if decision == each) for each in ("deny", "hold"))
     return replace(offer, may_call=_OPPOSITE[refused], is_held="no" if refused == "yes" else held)
 
 
-def _worst_decision(rule: GateRule, may: PermissionLookup) -> tuple[Decision, bool]:
+def worst_decision(rule: GateRule, may: PermissionLookup) -> tuple[Decision, bool]:
     """Return the strictest decision of a rule for the caller, and whether it applies to every call."""
     match rule.check:
         case ApprovalCheck() | ConfirmationCheck():

@@ -99,8 +99,8 @@ def measure_coverage(access: Access, results: Sequence[CaseResult], *, rows: Ite
     snapshot = access.snapshot
     ordered = sorted(set(rows))
     decided = {row for result in results for row in _deciding_rows(result)}
-    rules = sorted(rule.name for rule in snapshot.gates.values() if _is_testable(rule))
-    used = {name for result in results for name in _deciding_rules(result)}
+    rules = sorted(rule.name for rule in snapshot.gates.values() if is_testable(rule))
+    used = {name for result in results for name in find_deciding_rules(result)}
     tools = sorted({tool for catalogue in snapshot.catalogues.values() for tool in catalogue.tools.values()})
     called = {
         tool.name
@@ -119,7 +119,7 @@ def measure_coverage(access: Access, results: Sequence[CaseResult], *, rows: Ite
 
 def list_testable_actions(access: Access) -> frozenset[str]:
     """Return the actions that cases can test: discover, invoke, and every permission that a gate rule checks."""
-    checks = [rule.check for rule in access.snapshot.gates.values() if _is_testable(rule)]
+    checks = [rule.check for rule in access.snapshot.gates.values() if is_testable(rule)]
     return frozenset({"discover", "invoke"}) | {check.action for check in checks if isinstance(check, PermissionCheck)}
 
 
@@ -227,7 +227,7 @@ def _why_unlisted(access: Access, case: PolicyCase, name: str) -> str:
     return append_position(decision.reason, decision.row)
 
 
-def _is_testable(rule: GateRule) -> bool:
+def is_testable(rule: GateRule) -> bool:
     return rule.mode != "disabled" and not rule.limits
 
 
@@ -237,7 +237,7 @@ def _deciding_rows(result: CaseResult) -> Iterable[Position]:
     return [each.decision.row for each in result.discoveries if each.decision.row is not None]
 
 
-def _deciding_rules(result: CaseResult) -> Iterable[str]:
+def find_deciding_rules(result: CaseResult) -> Iterable[str]:
     """Yield the rule that held or denied the call, and observing rules that would have."""
     outcome = result.answer.outcome if result.answer else None
     for verdict in outcome.verdicts if outcome else ():

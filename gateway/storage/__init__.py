@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         CallStore,
         ExtendedTurn,
         HeldKey,
+        ReplayArguments,
         StoredCall,
         StoredResult,
         StoredTurn,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
         find_expired_prefixes,
         list_shards,
     )
+    from gateway.storage.sql.call_history import CallHistory, CallRow, open_call_history
+    from gateway.storage.sql.call_usage import count_usage
     from gateway.storage.sql.engine_base import ReadPool
     from gateway.storage.sql.flags_seen_by_caller import StoredSightings
     from gateway.storage.sql.grants import SqlGrantStore

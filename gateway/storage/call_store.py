@@ -50,6 +50,14 @@ class ArgumentExcerpt:
 
 
 @dataclass(slots=True)
+class ReplayArguments:
+    """The arguments of a refused call, stored so that another policy can decide it. Masked ones have no value here."""
+
+    values: Mapping[str, Any]
+    masked: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
 class StoredTurn:
     """The scope of artifacts, stash and memory. Its id is unguessable, and only its principal may use it."""
 
@@ -86,6 +94,8 @@ class StoredCall:
     `because` names the rule or the gate behind `decision`; `definition` is the hash of the tool's definition.
     `trusted` is the tool's flag at that time, `is_trusted` whether the result is trusted.
     `trace_id` and `span_id`, in hexadecimal digits, are those of the call's span, if there is one.
+    `reason` is that of the decision, `decided` when rules were evaluated, in microseconds. `implicit` names the state
+    that a call without a turn of its own shared with others.
     """
 
     id: str
@@ -117,6 +127,11 @@ class StoredCall:
     """The exact digest of tool and arguments, where it is not the checksum."""
     excerpt: ArgumentExcerpt | None = None
     """If set, `args` is empty: the arguments are not stored. Checksum and digest are those of all arguments."""
+    reason: str | None = None
+    decided: int | None = None
+    implicit: str | None = None
+    replay: ReplayArguments | None = None
+    """The arguments of a refused call, if the Storage document asks for them."""
 
     @property
     def is_trusted(self) -> bool:

@@ -196,14 +196,14 @@ def test_environment_without_overlay_is_reported_if_others_have_one(environment:
         (
             "{kind: Overlay, name: prod}",
             "an overlay cannot change a document of kind Overlay",
-            "overlays cannot change overlays or policy tests",
+            "overlays cannot change overlays, policy tests or attestations",
             23,
             7,
         ),
         (
             "{kind: PolicyTest, name: x}",
             "an overlay cannot change a document of kind PolicyTest",
-            "overlays cannot change overlays or policy tests",
+            "overlays cannot change overlays, policy tests or attestations",
             23,
             10,
         ),

@@ -197,11 +197,7 @@ def _implicit(catalogue: Catalogue, pipeline: Pipeline, access: Access) -> int |
     """Return the lifetime of implicit turns, or `None` if no rule, class or stage uses the state of a turn."""
     if catalogue.implicit is None:
         return None
-    snapshot = access.snapshot
-    rules = [each for each in snapshot.gates.values() if each.mode != "disabled" and each.reads_turn_state]
-    looks_back = any(not rule.catalogues or catalogue.name in rule.catalogues for rule in rules)
-    looks_back |= any(each.max_tier is not None or each.blocked_by for each in snapshot.artifacts.values())
-    looks_back |= pipeline.stage("loop-guard") is not None
+    looks_back = access.looks_back(catalogue.name) or pipeline.stage("loop-guard") is not None
     return duration_microseconds(catalogue.implicit) if looks_back else None
 
 

@@ -39,6 +39,7 @@ from gateway.policy import (
     require_reason,
     revoke_grant,
 )
+from gateway.review import UsageTable, UseCount
 from gateway.storage import (
     AuditLog,
     CallFilter,
@@ -51,6 +52,7 @@ from gateway.storage import (
     SqlStopList,
     StoredCall,
     StoreLocation,
+    count_usage,
     find_audit_entries,
     find_call_approvals,
     find_calls,
@@ -73,22 +75,36 @@ def list_project_calls(
     assembled: LoadedProject, secrets: Secrets, filter: CallFilter, *, since: datetime | None, limit: int
 ) -> list[StoredCall]:
     """Return calls, newest first. Raises `StoreMissing` or `StoreUnavailable`."""
-    return list_calls(_database(assembled, secrets), filter, since=since, limit=limit)
+    return list_calls(locate_records(assembled, secrets), filter, since=since, limit=limit)
+
+
+def load_project_usage(assembled: LoadedProject, secrets: Secrets, *, since: datetime) -> UsageTable:
+    """Return the use of tools and approvals that the store shows. Raises `StoreMissing` or `StoreUnavailable`."""
+    return load_usage(locate_records(assembled, secrets), since=since)
+
+
+def load_usage(location: StoreLocation, *, since: datetime) -> UsageTable:
+    """Return the use of tools and approvals that a store shows. Raises `StoreUnavailable`."""
+    found = count_usage(location, since=since)
+    uses = [
+        UseCount(each.kind, each.principal, each.catalogue, each.identity, each.count, each.last) for each in found.uses
+    ]
+    return UsageTable(uses, since, found.oldest)
 
 
 def find_project_call(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> StoredCall | None:
-    found = find_calls(_database(assembled, secrets), id, turn_id=turn_id)
+    found = find_calls(locate_records(assembled, secrets), id, turn_id=turn_id)
     return found[0] if found else None
 
 
 def list_project_grants(assembled: LoadedProject, secrets: Secrets) -> list[Grant]:
     """Return requests and grants, newest first. Raises `StoreMissing` or `StoreUnavailable`."""
-    return list_grants(_database(assembled, secrets))
+    return list_grants(locate_records(assembled, secrets))
 
 
 def load_trace(assembled: LoadedProject, secrets: Secrets, id: str, *, turn_id: str | None) -> CallTrace | None:
     """Return a call with all its records, and the calls that share an approval with it."""
-    database = _database(assembled, secrets)
+    database = locate_records(assembled, secrets)
     found = find_calls(database, id, turn_id=turn_id)
     if not found:
         return None
@@ -119,7 +135,8 @@ def _approval_of(entry: Mapping[str, Any]) -> str | None:
     return found
 
 
-def _database(assembled: LoadedProject, secrets: Secrets) -> StoreLocation:
+def locate_records(assembled: LoadedProject, secrets: Secrets) -> StoreLocation:
+    """Return where a project's records are. Raises `StoreMissing`."""
     path = locate_storage(assembled).database
     if isinstance(path, PostgresLocation):
         return RemoteStore(partial(load_postgres().open_read_only_session, secrets.read(path.connection)))

@@ -23,7 +23,7 @@ from gateway.cli.options import (
     OutputOption,
     PoliciesOption,
 )
-from gateway.cli.output import fail, print_json, print_line, print_problems, stderr, stdout
+from gateway.cli.output import fail, parse_time, print_json, print_line, print_problems, stderr, stdout
 from gateway.cli.project.plan_inputs import (
     CommitUnreadable,
     checkout_project,
@@ -31,13 +31,17 @@ from gateway.cli.project.plan_inputs import (
     map_problem_path,
     path_mapper,
 )
+from gateway.cli.project.replay_inputs import open_project_calls, replay_with_progress
 from gateway.cli.project_loader import find_project, load_with_environ, project_sources
 from gateway.config import render_summary
+from gateway.model import to_microseconds
 from gateway.policy import Access
 from gateway.review import (
+    CallSelection,
     Plan,
     PlanInput,
     PolicyTestCounts,
+    ReplayResult,
     Style,
     Weight,
     build_plan,
@@ -49,7 +53,7 @@ from gateway.review import (
 from gateway.review import Progress as ProgressCallback
 
 _USED_WRONGLY: Final = 2
-_STYLES: Final[dict[Style, str]] = {
+STYLES: Final[dict[Style, str]] = {
     "plain": "",
     "strong": "bold",
     "quiet": "dim",
@@ -64,7 +68,9 @@ _STYLES: Final[dict[Style, str]] = {
 }
 
 
-class _PlanCommand(TyperCommand):
+class PlanCommand(TyperCommand):
+    """A command for which exit code 2 means changes: wrong use is 1."""
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
@@ -77,7 +83,7 @@ class _PlanCommand(TyperCommand):
 app = typer.Typer(add_completion=False)
 
 
-@app.command(cls=_PlanCommand)
+@app.command(cls=PlanCommand)
 def plan(
     folder: FolderArgument = DEFAULT_FOLDER,
     against: Annotated[
@@ -94,6 +100,12 @@ def plan(
         Literal["low", "medium", "high"] | None,
         typer.Option(help="The highest accepted risk; a higher one is exit code 1.", show_default=False),
     ] = None,
+    replay: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=parse_time, metavar="AGE|MOMENT", help="Replay recorded calls since then: 7d.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Show what a change means: documents, policy rows, who gains and loses which tool, controls that weaken, risk.
 
@@ -101,10 +113,10 @@ def plan(
     """
     if not against:  # empty is an unset variable of a script, not this folder
         fail("there is nothing to compare with", "give --against a folder or a commit", code=1)
-    project = _project(folder, policies)
+    project = require_project(folder, policies)
     today = on or datetime.now(UTC).date()
-    with _open_older(project, against, policies) as older:
-        result = _make_plan(older, project, against=against, environment=environment, today=today)
+    with open_older(project, against, policies) as older:
+        result = make_plan(older, project, against=against, environment=environment, today=today, since=replay)
     _print(result, output=output, accept=accept)
     if accept is not None and not is_accepted(result.risk, accept):
         fail(f"the risk is {result.risk}, and only {accept} is accepted", f"give --accept {result.risk}", code=1)
@@ -112,7 +124,7 @@ def plan(
         raise typer.Exit(2)
 
 
-def _project(folder: Path, policies: Path | None) -> ProjectFolders:
+def require_project(folder: Path, policies: Path | None) -> ProjectFolders:
     try:
         return find_project(folder, policies)
     except typer.Exit as ended:  # the reason is printed; 2 would mean that there are changes
@@ -120,7 +132,7 @@ def _project(folder: Path, policies: Path | None) -> ProjectFolders:
 
 
 @contextmanager
-def _open_older(project: ProjectFolders, against: str, policies: Path | None) -> Iterator[ProjectFolders]:
+def open_older(project: ProjectFolders, against: str, policies: Path | None) -> Iterator[ProjectFolders]:
     """Open the project to compare with. A folder takes precedence over a commit of the same name."""
     if "://" in against:
         fail("comparing with a running gateway is not supported", "give a folder or a commit", code=1)
@@ -140,8 +152,14 @@ def _policies_in(folder: Path, policies: Path | None) -> Path | None:
     return same if same and same.is_dir() else None
 
 
-def _make_plan(
-    older: ProjectFolders, project: ProjectFolders, *, against: str, environment: str | None, today: date
+def make_plan(
+    older: ProjectFolders,
+    project: ProjectFolders,
+    *,
+    against: str,
+    environment: str | None,
+    today: date,
+    since: datetime | None = None,
 ) -> Plan:
     naming = path_mapper(older, project)
     before = load_with_environ(older, environment=environment, today=today)
@@ -154,15 +172,28 @@ def _make_plan(
         make_plan_input(before, before.access, naming=naming, environment=environment),
         make_plan_input(after, after.access, naming=lambda file: file, environment=environment),
     )
-    return _compare(*sides, environment=environment, today=today, tests=_count_tests(after.access))
+    replayed = None
+    if since is not None:
+        selection = CallSelection(to_microseconds(since))
+        with open_project_calls(after, project, selection, looks_back=True) as history:
+            replayed = replay_with_progress(
+                history, after.access, baseline=before.access, naming=naming, selection=selection
+            )
+    return _compare(*sides, environment=environment, today=today, tests=_count_tests(after.access), replay=replayed)
 
 
 def _compare(
-    before: PlanInput, after: PlanInput, *, environment: str | None, today: date, tests: PolicyTestCounts
+    before: PlanInput,
+    after: PlanInput,
+    *,
+    environment: str | None,
+    today: date,
+    tests: PolicyTestCounts,
+    replay: ReplayResult | None,
 ) -> Plan:
     at = datetime.combine(today, time(12), UTC)
     with _show_progress() as progress:
-        return build_plan(before, after, at=at, environment=environment, tests=tests, progress=progress)
+        return build_plan(before, after, at=at, environment=environment, tests=tests, replay=replay, progress=progress)
 
 
 @contextmanager
@@ -211,4 +242,4 @@ def _print(result: Plan, *, output: str, accept: Weight | None) -> None:
         return
     console = stdout()
     for line in plan_lines(result, accepted=accept):
-        print_line(console, *((span.text, _STYLES[span.style]) for span in line))
+        print_line(console, *((span.text, STYLES[span.style]) for span in line))

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from gateway.app import LoadedProject, ProjectFolders
-from gateway.config import CheckedDocument, OverlayDocument
+from gateway.config import AttestationDocument, CheckedDocument, OverlayDocument
 from gateway.policy import Access
 from gateway.registries import DeclaredDocument, Diagnostic, Position
 from gateway.review import GroupingRow, PlanInput, PolicyRow, SourceValues
@@ -187,10 +187,19 @@ def make_plan_input(found: LoadedProject, access: Access, *, naming: Naming, env
         kind: {name: replace(each, position=place(each.position)) for name, each in registry.items()}
         for kind, registry in access.snapshot.documents.items()
     }
-    overlays = (_overlay(each, place) for each in found.loaded.documents if _is_other_overlay(each, environment))
+    overlays = (_unlinked(each, place) for each in found.loaded.documents if _is_other_overlay(each, environment))
+    attestations = (
+        _without_access(_unlinked(each, place))
+        for each in found.loaded.documents
+        if isinstance(each.spec, AttestationDocument)
+    )
     return PlanInput(
         access,
-        {**documents, "Overlay": {each.name: each for each in overlays}},
+        {
+            **documents,
+            "Overlay": {each.name: each for each in overlays},
+            "Attestation": {each.name: each for each in attestations},
+        },
         rows=tuple(_rows(found, place)),
         cases=tuple(replace(case, position=place(case.position)) for case in access.snapshot.cases),
         texts={_identity(each): _source_values(each) for each in found.loaded.documents},
@@ -240,7 +249,14 @@ def _is_other_overlay(checked: CheckedDocument, environment: str | None) -> bool
     return isinstance(checked.spec, OverlayDocument) and checked.spec.spec.environment != environment
 
 
-def _overlay(checked: CheckedDocument, place: Callable[[Position], Position]) -> DeclaredDocument:
+def _without_access(document: DeclaredDocument) -> DeclaredDocument:
+    """Return an attestation without its list of access, which its digest stands for."""
+    spec = {name: value for name, value in document.data["spec"].items() if name != "access"}
+    return replace(document, data={**document.data, "spec": spec})
+
+
+def _unlinked(checked: CheckedDocument, place: Callable[[Position], Position]) -> DeclaredDocument:
+    """Return a document that is not in the snapshot."""
     kind, name = _identity(checked)
     position = place(checked.source.position(("metadata", "name")))
     return DeclaredDocument(kind, name, None, position, _dump(checked, exclude_defaults=True))

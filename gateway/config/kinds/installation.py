@@ -1,4 +1,4 @@
-"""Gateway, IdentityProvider, Storage and Telemetry: the parts of an installation.
+"""Gateway, Storage and Telemetry: the parts of an installation.
 
 Ports, log levels and folders are settings of the process, because many processes share the same documents.
 """
@@ -9,8 +9,9 @@ from ipaddress import ip_address
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
+from gateway.config.kinds.attestations import AccessReviewSpec
 from gateway.config.kinds.common_specs import (
     AuthSpec,
     DocumentModel,
@@ -22,20 +23,15 @@ from gateway.config.kinds.common_specs import (
     RuleViolation,
     SecretSpec,
     SpecModel,
-    check_exactly_one,
-    exactly_one_schema,
 )
 from gateway.config.kinds.scalars import (
-    Day,
     Duration,
     FilePath,
     Name,
+    NamePattern,
     ObjectPrefix,
     PrivateNetwork,
-    Role,
     SingleLineText,
-    Subject,
-    TextScalar,
     UrlText,
 )
 
@@ -119,18 +115,6 @@ def check_unique_names(webhooks: Sequence[WebhookSpec]) -> Iterable[RuleViolatio
         known.add(webhook.name)
 
 
-_MAX_SKEW: Final = timedelta(seconds=60)
-"""Maximum time for which an expired token is still accepted."""
-
-SubjectPrefix = Annotated[
-    str,
-    TextScalar("a prefix", 'write one of "user:", "agent:", "service:"', r"(?:user|agent|service):", code="bad-name"),
-]
-
-TraceUse = Literal["parent", "link"]
-_TRACE = "How the trace of a caller is used: as parent of the call's trace, or only as a link."
-
-
 class GatewayDefaults(SpecModel):
     """Defaults for documents that leave a setting out."""
 
@@ -158,95 +142,12 @@ class GatewaySpec(SpecModel):
     reload: OptionalField[ReloadSpec] = Field(None, description="Checks before a reload.")
     audit: OptionalField[AuditSpec] = Field(None, description="The decision log.")
     webhooks: ListOf[WebhookSpec] = Field((), description="Webhooks about approvals.")
-
-    def check_rules(self) -> Iterable[RuleViolation]:
-        yield from check_unique_names(self.webhooks)
-
-
-class KeySetSpec(SpecModel):
-    """Source of an issuer's public keys."""
-
-    model_config = ConfigDict(json_schema_extra=exactly_one_schema("fromFile", "fromUrl"))
-
-    from_file: OptionalField[FilePath] = Field(None, description="JWKS file, relative to the configuration folder.")
-    from_url: OptionalField[UrlText] = Field(
-        None, description="JWKS URL of the issuer; https, unless it is on this host."
+    access_review: OptionalField[AccessReviewSpec] = Field(
+        None, description="Attestations that owners must write; without it, none is required."
     )
 
     def check_rules(self) -> Iterable[RuleViolation]:
-        yield from check_exactly_one({"fromFile": self.from_file, "fromUrl": self.from_url}, "a key set")
-        if self.from_url is not None and not is_confidential_url(self.from_url):
-            yield RuleViolation(("fromUrl",), "keys must be fetched over https", "write https://", "bad-url")
-
-
-class SubjectClaimSpec(SpecModel):
-    """The claim that names the caller."""
-
-    claim: SingleLineText = Field("sub", description="Name of the claim.")
-    prefix: SubjectPrefix = Field("user:", description="Prefix of the claim's value.")
-
-
-class RoleClaimSpec(SpecModel):
-    """The claim that contains groups, and the role of each group."""
-
-    claim: SingleLineText = Field(description="Name of the claim.")
-    map: dict[SingleLineText, Role] = Field(description="Roles by group; other groups grant nothing.")
-
-
-class TenantClaimSpec(SpecModel):
-    """The claim that names the caller's tenant."""
-
-    claim: SingleLineText = Field(description="Name of the claim.")
-
-
-class JwtProviderSpec(SpecModel):
-    """Callers send a token that a trusted issuer signed."""
-
-    type: Literal["jwt"] = Field(description="Signed tokens.")
-    issuer: UrlText = Field(description="Required issuer of a token.")
-    audience: NonEmptyListOf[SingleLineText] = Field(description="Accepted audiences; a token must name one.")
-    algorithms: NonEmptyListOf[
-        Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-    ] = Field(description="Accepted signature algorithms.")
-    keys: KeySetSpec = Field(description="Public keys of the issuer.")
-    subject: OptionalField[SubjectClaimSpec] = Field(None, description="The claim that names the caller.")
-    roles: OptionalField[RoleClaimSpec] = Field(None, description="How roles are read from a token.")
-    tenant: OptionalField[TenantClaimSpec] = Field(None, description="The claim that names the tenant.")
-    clock_skew: Duration = Field(timedelta(seconds=30), description="Tolerated clock difference, at most a minute.")
-    trace: TraceUse = Field("link", description=_TRACE)
-
-    def check_rules(self) -> Iterable[RuleViolation]:
-        if self.clock_skew > _MAX_SKEW:
-            yield RuleViolation(
-                ("clockSkew",), "clockSkew is more than a minute", "write at most 60s, and synchronise the clocks"
-            )
-
-
-class StaticTokenSpec(SpecModel):
-    """One caller with a long-lived token. The gateway knows only the digest of the token."""
-
-    subject: Subject = Field(description="Subject of the token.")
-    roles: ListOf[Role] = Field((), description="Roles of the caller.")
-    tenant: OptionalField[Name] = Field(None, description="Tenant of the caller.")
-    sha256: SecretSpec = Field(description="SHA-256 of the token, in hexadecimal digits.")
-    expires: Day = Field(description="Last day on which the token is accepted.")
-
-
-class TokenProviderSpec(SpecModel):
-    """Callers send a token from a list."""
-
-    type: Literal["token"] = Field(description="A list of tokens.")
-    tokens: NonEmptyListOf[StaticTokenSpec] = Field(description="The tokens.")
-    trace: TraceUse = Field("link", description=_TRACE)
-
-
-class AnonymousProviderSpec(SpecModel):
-    """All callers are one principal; allowed only if the gateway listens on loopback."""
-
-    type: Literal["none"] = Field(description="One principal for all callers, on loopback only.")
-    subject: Subject = Field(description="The principal.")
-    roles: ListOf[Role] = Field((), description="Its roles.")
-    trace: TraceUse = Field("parent", description=_TRACE)
+        yield from check_unique_names(self.webhooks)
 
 
 class RetentionSpec(SpecModel):
@@ -290,12 +191,27 @@ class S3BlobsSpec(SpecModel):
 Blobs = Annotated[FileBlobsSpec | S3BlobsSpec, Field(discriminator="type")]
 
 
+class ReplaySpec(SpecModel):
+    """What is stored of refused calls, so that `gateway replay` can decide them again.
+
+    Without `tools` and `artifacts` it applies to all tools. What an artifact class masks, and what looks like a secret,
+    is never stored. Records of calls that ran have their arguments anyway.
+    """
+
+    arguments: Literal["values", "masked", "none"] = Field(
+        description="Arguments: all values; only numbers, booleans and values of an enumeration; or nothing."
+    )
+    tools: ListOf[NamePattern] = Field((), description="Names or patterns of tools to which this applies.")
+    artifacts: ListOf[Name] = Field((), description="Artifact classes of tools to which this applies.")
+
+
 class SqliteStorageSpec(SpecModel):
     """One SQLite file, for a single process."""
 
     type: Literal["sqlite"] = Field(description="An SQLite file.")
     path: FilePath = Field(description="The file, relative to the working directory; created if missing.")
     retain: OptionalField[RetentionSpec] = Field(None, description="How long records are retained.")
+    replay: OptionalField[ReplaySpec] = Field(None, description="Arguments of refused calls that are stored.")
     blobs: OptionalField[Blobs] = Field(
         None, description="Where artifact bytes are stored; by default, in files next to the database."
     )
@@ -307,6 +223,7 @@ class PostgresStorageSpec(SpecModel):
     type: Literal["postgres"] = Field(description="A PostgreSQL database.")
     connection: SecretSpec = Field(description="Connection string.")
     retain: OptionalField[RetentionSpec] = Field(None, description="How long records are retained.")
+    replay: OptionalField[ReplaySpec] = Field(None, description="Arguments of refused calls that are stored.")
     blobs: Blobs = Field(description="Where artifact bytes are stored.")
 
 
@@ -419,16 +336,6 @@ class GatewayDocument(DocumentModel):
     kind: Literal["Gateway"] = Field(description="Kind of the document.")
     metadata: OwnedMetadata = Field(description="Name and owner of the document.")
     spec: GatewaySpec = Field(description="The parts of the installation.")
-
-
-class IdentityProviderDocument(DocumentModel):
-    """How callers authenticate."""
-
-    kind: Literal["IdentityProvider"] = Field(description="Kind of the document.")
-    metadata: OwnedMetadata = Field(description="Name and owner of the document.")
-    spec: JwtProviderSpec | TokenProviderSpec | AnonymousProviderSpec = Field(
-        discriminator="type", description="How callers authenticate."
-    )
 
 
 class StorageDocument(DocumentModel):

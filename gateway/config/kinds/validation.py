@@ -24,14 +24,15 @@ from gateway.config.field_introspection import (
     list_fields,
 )
 from gateway.config.kinds import common_specs
+from gateway.config.kinds.attestations import AttestationDocument
 from gateway.config.kinds.catalogues import CatalogueDocument, CollisionPolicyDocument
 from gateway.config.kinds.classification import ArtifactClassDocument, TrustFlagDocument, TrustTierDocument
 from gateway.config.kinds.common_specs import API_VERSION, DocumentModel, FieldPath, OwnedMetadata, RuleViolation
 from gateway.config.kinds.gate_rules import GateRuleDocument
 from gateway.config.kinds.grants import GrantPolicyDocument
+from gateway.config.kinds.identity_providers import IdentityProviderDocument
 from gateway.config.kinds.installation import (
     GatewayDocument,
-    IdentityProviderDocument,
     StorageDocument,
     TelemetryDocument,
 )
@@ -301,6 +302,7 @@ KINDS: Final[Mapping[str, DocumentKind]] = {
         DocumentKind("Catalogue", "catalogues", CatalogueDocument),
         DocumentKind("Overlay", "overlays", OverlayDocument),
         DocumentKind("PolicyTest", "policytests", PolicyTestDocument),
+        DocumentKind("Attestation", "attestations", AttestationDocument),
     )
 }
 """Every kind, in reading order."""

@@ -46,7 +46,8 @@ from gateway.registries import (
     sort_diagnostics,
 )
 
-_NOT_LINKED: Final = frozenset({"Overlay", "PolicyTest"})
+_NOT_LINKED: Final = frozenset({"Overlay", "PolicyTest", "Attestation"})
+"""Kinds that decide nothing: a change of them is no new revision."""
 
 
 @dataclass(frozen=True, slots=True)

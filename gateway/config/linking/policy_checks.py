@@ -23,7 +23,7 @@ from gateway.config.kinds.gate_rules import (
     QuotaCheckSpec,
 )
 from gateway.config.kinds.grants import GrantPolicyDocument
-from gateway.config.kinds.installation import (
+from gateway.config.kinds.identity_providers import (
     AnonymousProviderSpec,
     IdentityProviderDocument,
     JwtProviderSpec,

@@ -184,6 +184,15 @@ _POLICIES: Final = {
     "shadowed-allow": "A deny covers everything that the row allows. Remove the row, or narrow the deny.",
 }
 
+_ATTESTATIONS: Final = {
+    "attestation-missing": "The Gateway requires an attestation of this owner, and there is none. Look at the access, "
+    "and attest it with gateway access attest.",
+    "attestation-expired": "The attestation is over, or older than the Gateway allows. Look at the access, and attest "
+    "it again.",
+    "attestation-altered": "The list of access in the attestation was edited. Look at the access, and attest it again.",
+    "access-grown": "A caller can do more than the attestation lists. Look at it; attest it again, or take it back.",
+}
+
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "Files": _FILES,
@@ -197,6 +206,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "Lock file and definitions": _LOCK,
         "Catalogues and tools": _CATALOGUES,
         "Policies": _POLICIES,
+        "Attestations": _ATTESTATIONS,
     }
 )
 """Codes by topic; each is in one group."""

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from gateway.config.yaml.document import split_lines
+from gateway.model import escape_character, escape_invisible, is_unseen
 from gateway.registries import Diagnostic, Position, sort_diagnostics
 
 SourceLines = Callable[[str], str | None]
@@ -28,7 +29,6 @@ SourceLines = Callable[[str], str | None]
 _WINDOW: Final = 120
 """Maximum number of characters of a line that are shown, about half of them before the caret."""
 
-_TAB: Final = "    "
 _MORE: Final = "…"
 
 
@@ -72,11 +72,6 @@ def render_notes(diagnostic: Diagnostic) -> list[str]:
     return help + [escape_invisible(f"{words}: {position}") for words, position in diagnostic.related]
 
 
-def escape_invisible(words: str) -> str:
-    """Return the text with a visible sign for every control or invisible character."""
-    return words if words.isprintable() else "".join(map(_visible, words))
-
-
 def _block(diagnostic: Diagnostic, line: str | None) -> Iterator[str]:
     number = str(diagnostic.position.line)
     gutter = " " * len(number)
@@ -97,23 +92,14 @@ def _excerpt(line: str, position: Position) -> tuple[str, str]:
     before, after = _MORE * (start > 0), _MORE * (end < len(line))
     carets = sum(map(_cells, line[token : min(end, token + position.width)])) or 1
     indent = len(before) + sum(map(_cells, line[start:token]))
-    shown = "".join(map(_visible, line[start:end])).rstrip()
+    shown = "".join(map(escape_character, line[start:end])).rstrip()
     return f"{before}{shown}{after}", " " * indent + "^" * carets
-
-
-def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
-    if character == "\t":
-        return _TAB
-    code = ord(character)
-    return chr(0x2400 + code) if code < 0x20 else f"<U+{code:04X}>"
 
 
 def _cells(character: str) -> int:
     """Return the number of terminal columns of the character."""
-    if not character.isprintable():
-        return len(_visible(character))
+    if is_unseen(character):
+        return len(escape_character(character))
     if unicodedata.category(character) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1

@@ -1,27 +1,23 @@
 """Apply rates, quotas and budgets to a call: all limits count it, or none does and it is refused."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from gateway.engine.call import Call
 from gateway.errors import RuleDenied, RuleHeld
 from gateway.policy import (
-    NO_AMOUNTS,
-    OF_BYTES,
-    BudgetCheck,
-    ExceededLimit,
     GateRule,
     Limit,
     LimitExceeded,
     LimitKey,
     LimitReservation,
     LimitStore,
-    LoopCheck,
-    QuotaCheck,
     QuotaLimit,
-    amount_of,
+    acquire_limits,
+    find_amounts,
+    find_refusal,
+    read_amounts,
 )
 
 
@@ -46,58 +42,33 @@ class CallLimits:
         self._rules = rules
         self._identity = identity
         self._catalogue = catalogue
-        self._sums = {rule.name: each.sum for rule in rules if isinstance(each := rule.check, QuotaCheck) and each.sum}
+        self._sums = find_amounts(rules)
         """The path of the argument that a rule sums."""
 
     async def count(self, call: Call, wanted: Sequence[Limit], args: Mapping[str, Any]) -> LimitClaim:
         """Count the call. Raise if a limit refuses it, unless approvers decide about calls beyond the limit."""
-        amounts = NO_AMOUNTS
-        if self._sums:  # a rule denies a call without its amount
-            amounts = {name: amount_of(args, path) or 0 for name, path in self._sums.items()}
+        amounts = read_amounts(args, self._sums)
         counted = LimitKey(call.principal, self._identity, self._catalogue, call.fingerprint, amounts)
-        over: dict[str, GateRule] = {}
-        while True:
-            lifted = [_lift(each) if each.rule in over else each for each in wanted] if over else wanted
-            taken = await self._limits.acquire(lifted, counted)
-            if taken.observed:
-                call.observed += tuple(_rule_name(each.limit) for each in taken.observed)
-            if not taken.exceeded:
-                break
-            approvable = {rule.name: rule for rule in map(self._rule_of, taken.exceeded) if rule.approval is not None}
-            if len(approvable) < len(taken.exceeded):
-                self._refuse(call, taken)
-            over |= approvable
+        taken, over, observed, is_refused = await acquire_limits(self._limits, wanted, counted, self._rules)
+        if observed:
+            call.observed += observed
+        if is_refused:
+            self._refuse(call, taken)
         of_bytes = [each for each in taken.taken if isinstance(each, QuotaLimit) and each.counts == "bytes"]
         if of_bytes:
             call.charge = partial(self._limits.charge, of_bytes, counted)
-        return LimitClaim(self._limits, taken, counted, tuple(over.values()))
+        return LimitClaim(self._limits, taken, counted, over)
 
     def _refuse(self, call: Call, taken: LimitReservation) -> NoReturn:
-        worst = max(taken.exceeded, key=lambda each: each.retry_after)
-        rule = self._rule_of(worst)
+        worst, rule, decision, is_loop, is_budget, kind = find_refusal(taken, self._rules)
         call.rules = (rule.name,)
-        if isinstance(rule.check, LoopCheck | BudgetCheck):
+        if is_loop or is_budget:
             call.position = str(rule.position)
-            reason = "loop-stopped" if isinstance(rule.check, LoopCheck) else "budget-spent"
-            call.set_decision(rule.check.refusal, reason, rule.place)
-            if rule.check.refusal == "hold":
-                raise RuleHeld(f"{rule.check.describe_excess()}; try again later")
-            raise RuleDenied(rule.check.describe_excess())
-        kind = "quota" if isinstance(worst.limit, QuotaLimit) else "rate"
-        held = {rule.name for rule in self._rules if getattr(rule.check, "on_exhausted", "deny") == "hold"}
-        is_held = all(each.limit.rule in held for each in taken.exceeded)
-        call.set_decision("hold" if is_held else "deny", f"{kind}-exceeded", rule.name)
+            call.set_decision(decision, "loop-stopped" if is_loop else "budget-spent", rule.place)
+            excess = rule.check.describe_excess()  # type: ignore[attr-defined]  # a loop or a budget: it has one
+            if decision == "hold":
+                raise RuleHeld(f"{excess}; try again later")
+            raise RuleDenied(excess)
+        call.set_decision(decision, f"{kind}-exceeded", rule.name)
         call.limited = {"status": "limited", "kind": kind, "rule": rule.name, "retryAfter": worst.seconds}
         raise LimitExceeded(worst)  # in no variable: an exception refers to the frame that raises it
-
-    def _rule_of(self, exceeded: ExceededLimit) -> GateRule:
-        name = _rule_name(exceeded.limit)
-        return next(rule for rule in self._rules if rule.name == name)
-
-
-def _lift(limit: Limit) -> Limit:
-    return replace(limit, is_lifted=True) if isinstance(limit, QuotaLimit) else limit
-
-
-def _rule_name(limit: Limit) -> str:
-    return limit.rule.removesuffix(OF_BYTES)

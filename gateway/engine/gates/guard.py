@@ -35,7 +35,7 @@ from gateway.engine.caller_interaction import ask_confirmation
 from gateway.engine.gates.call_limits import CallLimits, LimitClaim
 from gateway.engine.gates.definition_guard import DefinitionChanged, DefinitionGuard, get_definition_key
 from gateway.errors import GatewayError, NotPermitted, RuleDenied, RuleHeld, StoreUnavailable
-from gateway.model import BackendError, now
+from gateway.model import BackendError, now, now_microseconds
 from gateway.policy import (
     Access,
     AccessQuestion,
@@ -244,6 +244,7 @@ class CallGuard:
         if self.reads_sightings:
             await self._load_sightings(call)
         turn, turns = call.turn, self.controls.turns
+        call.decided = now_microseconds()
         if turn is None or turns is None or not self.looks_back:
             outcome = self._evaluate(call, args)
             self._refuse_denied(call, outcome)
@@ -255,6 +256,7 @@ class CallGuard:
             await turns.refresh(remembers)
             is_current = turns.is_current(remembers)
         for _ in range(ATTEMPTS):
+            call.decided = now_microseconds()
             outcome = self._evaluate(call, args)
             self._refuse_denied(call, outcome)
             # What may have an effect is counted durably before it runs; the record of any other call counts it.

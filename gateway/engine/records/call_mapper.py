@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from gateway.engine.artifact_classes import ArtifactTypes
 from gateway.engine.call import Call
+from gateway.engine.turns.implicit_turns import implicit_digest
 from gateway.errors import InvalidInitialToolCallValue, StorageError, StoreUnavailable
 from gateway.model import (
     ByteStore,
@@ -27,7 +28,7 @@ from gateway.model import (
     now_microseconds,
     pieces_of,
 )
-from gateway.storage import ArgumentExcerpt, StoredCall, StoredResult
+from gateway.storage import ArgumentExcerpt, ReplayArguments, StoredCall, StoredResult
 
 _GONE: Final = "the bytes of this result are no longer stored"
 _CHUNK: Final = 1 << 20
@@ -81,7 +82,16 @@ def to_started_row(call: Call, turn_id: str) -> StoredCall:
         trace_id=None if call.seen is None else call.seen.trace_id,
         span_id=None if call.seen is None else call.seen.span_id,
         exact=call.exact,
+        reason=call.reason or None,
+        decided=call.decided,
+        implicit=find_implicit(call),
     )
+
+
+def find_implicit(call: Call) -> str | None:
+    """Return what names the state that a call without a turn of its own shares with others."""
+    turn = call.turn
+    return implicit_digest(call.principal, call.catalogue) if turn is not None and turn.is_single_call else None
 
 
 async def to_stored_results(
@@ -107,6 +117,9 @@ def to_stored_call(
     results: list[StoredResult],
     turn_id: str,
     excerpt: ArgumentExcerpt | None = None,
+    *,
+    reason: str,
+    replay: ReplayArguments | None = None,
 ) -> StoredCall:
     """Return the row of a settled call; an excerpt replaces its arguments."""
     seen = call.seen
@@ -138,6 +151,10 @@ def to_stored_call(
         None if excerpt is not None else call.args_text,
         call.exact,
         excerpt,
+        reason,
+        call.decided,
+        find_implicit(call),
+        replay,
     )
 
 

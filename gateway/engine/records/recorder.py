@@ -7,7 +7,7 @@ failed to write the outcome of a call that ran: the store then keeps that outcom
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
@@ -28,7 +28,15 @@ from gateway.errors import NotPermitted, RecordConflict, StorageError, StoreUnav
 from gateway.model import Tokenizable, ToolCall, duration_microseconds, now_microseconds, to_microseconds
 from gateway.policy import TurnStateWrite
 from gateway.registries import ArtifactClass, DeclaredTool
-from gateway.storage import MAX_REFUSALS, ArgumentExcerpt, AuditBody, LateOutcome, RecordStore, Refusal
+from gateway.storage import (
+    MAX_REFUSALS,
+    ArgumentExcerpt,
+    AuditBody,
+    LateOutcome,
+    RecordStore,
+    Refusal,
+    ReplayArguments,
+)
 
 MAX_FETCHED: Final = 64 << 20
 """Bytes of one media that are fetched for its record; larger ones are in the response, but not available later."""
@@ -56,13 +64,17 @@ class CallRecorder:
         *,
         lives: timedelta,
         most_refusals: int = MAX_REFUSALS,
+        replayed: Callable[[Call], ReplayArguments | None] | None = None,
     ) -> None:
-        """`most_refusals`: of one caller, for one reason and minute, that many are stored; the rest is only counted."""
+        """`replayed` returns the arguments of a refused call that are stored for replays.
+
+        `most_refusals`: of one caller, for one reason and minute, that many are stored; the rest is only counted."""
         self._store = store
         self._most_refusals = most_refusals
         self._known_refusals = known = KnownRefusals(store)
         self.repeat_refusal = known.repeat
         """Returns the record of a call that is refused as one was a moment before, if it is."""
+        self._replayed = replayed
         self._auditor = auditor
         self._meter = meter
         self._lives = duration_microseconds(lives)
@@ -115,7 +127,9 @@ class CallRecorder:
             fetches = MAX_FETCHED if turn.is_single_call else None
             pieces = await to_stored_results(record, artifact, turn.spool, fetches=fetches)
         excerpt = None if call.decision == "allow" else self._excerpt(call, is_error=record.is_error, reason=reason)
-        stored = record_of(record, call, pieces, turn.id, excerpt)
+        replay = None if excerpt is None or self._replayed is None else self._replayed(call)
+        why = decision_of(call)[1]
+        stored = record_of(record, call, pieces, turn.id, excerpt, reason=why, replay=replay)
         if call.seen is not None:
             call.stored = stored
         remembered = turn.state
@@ -272,15 +286,28 @@ def excerpt_of(call: Call, kind: ArtifactClass | None) -> ArgumentExcerpt:
     return ArgumentExcerpt(excerpt, len(text), sha256(text).hexdigest())
 
 
+def find_masked_arguments(args: Mapping[str, Any], schema: Mapping[str, Any], redact: Sequence[str]) -> frozenset[str]:
+    """Return the names of arguments that no record of a refused call shows: masked, undeclared, or like a secret."""
+    masked = _find_masked(redact)
+    declared = schema.get("properties")
+    declared = declared if isinstance(declared, Mapping) else {}
+    return frozenset(name for name in args if not _is_open(name, declared, masked))
+
+
+def _is_open(name: str, declared: Mapping[str, Any], masked: frozenset[str] | None) -> bool:
+    is_open = masked is not None and name not in masked and name in declared
+    return is_open and not _SECRET_NAME.search(name) and not _is_secret(declared[name])
+
+
 def _pieces(args: Mapping[str, Any], schema: Mapping[str, Any], masked: frozenset[str] | None) -> Iterator[str]:
     """Yield one piece per argument, up to the limit. `masked` are names; `None` masks every argument."""
     declared = schema.get("properties")
     declared = declared if isinstance(declared, Mapping) else {}
     length = 0
     for name, value in args.items():
-        is_open = masked is not None and name not in masked and name in declared
-        is_open = is_open and not _SECRET_NAME.search(name) and not _is_secret(declared[name])
-        piece = f"{json.dumps(name[:_LONGEST_PIECE])[1:-1]}={_value(value) if is_open else MASK}"
+        piece = (
+            f"{json.dumps(name[:_LONGEST_PIECE])[1:-1]}={_value(value) if _is_open(name, declared, masked) else MASK}"
+        )
         yield piece
         length += len(piece) + 1
         if length > LONGEST:

@@ -17,6 +17,7 @@ from gateway.storage import ExtendedTurn, StoredTurn
 
 PREFIX: Final = "implicit_"
 _ID_DIGITS: Final = 40
+_STORED_DIGITS: Final = 16
 MOST: Final = 4_096
 """Implicit turns in the memory of a process; others are read from the store again."""
 
@@ -95,6 +96,11 @@ def _merge(turn: ImplicitTurn, memory: bytes | None) -> None:
 def implicit_id(principal: Principal, catalogue: str) -> str:
     """Return the id for a caller, catalogue and credential. Roles are not part of it: new roles must keep the state."""
     return _implicit_id(principal.tenant, principal.subject, catalogue, principal.credential)
+
+
+def implicit_digest(principal: Principal, catalogue: str) -> str:
+    """Return the part of that id that records store: calls with the same one share their state."""
+    return implicit_id(principal, catalogue)[len(PREFIX) : len(PREFIX) + _STORED_DIGITS]
 
 
 @lru_cache(maxsize=MOST)

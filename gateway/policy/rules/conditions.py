@@ -134,6 +134,11 @@ class Condition:
     def looks_at_arguments(self) -> bool:
         return "args" in self._needs.variables
 
+    @property
+    def argument_names(self) -> frozenset[str] | None:
+        """The arguments that it reads; `None` if it reads all of them."""
+        return self._needs.fields["args"] if self.looks_at_arguments else frozenset()
+
     def evaluate(self, scope: ConditionScope) -> Evaluation:
         """Whether a rule narrowed by this condition applies to the call; true if the evaluation fails."""
         return self._evaluate(scope, safe=True)

@@ -78,6 +78,16 @@ class GateRule:
         return any("call" in each.by or getattr(each, "counts", "calls") == "amounts" for each in self.limits)
 
     @property
+    def argument_names(self) -> frozenset[str] | None:
+        """The arguments that it reads; `None` if it reads all of them."""
+        found = frozenset(self.check.sum[:1]) if isinstance(self.check, QuotaCheck) else frozenset[str]()
+        for each in self.conditions:
+            if each.argument_names is None:
+                return None
+            found |= each.argument_names
+        return found
+
+    @property
     def reads_turn_state(self) -> bool:
         """Whether the result depends on what the turn has seen and done."""
         return self.check.reads_turn_state or any(each.reads_turn_state for each in self.conditions)

@@ -32,6 +32,7 @@ from gateway.review.plan.policy_changes import (
     row_findings,
 )
 from gateway.review.plan.risk import RiskFinding, Weight, highest_risk
+from gateway.review.replay.differences import ReplayResult
 from gateway.review.weakened_controls.weakness_finder import control_findings
 
 
@@ -39,7 +40,8 @@ from gateway.review.weakened_controls.weakness_finder import control_findings
 class PlanInput:
     """A project before or after the change. Positions have the same file names on both sides.
 
-    `documents` are those of the snapshot and the overlays of other environments, which do not apply here.
+    `documents` are those of the snapshot, the overlays of other environments, which do not apply here, and
+    attestations without their lists of access.
     """
 
     access: Access
@@ -105,6 +107,8 @@ class Plan:
     """Changed parts of the definitions of upstreams."""
     collisions: tuple[NameCollision, ...] = ()
     """New collisions of names, with their outcome."""
+    replay: ReplayResult | None = None
+    """What both sides decide about recorded calls."""
 
     @property
     def is_empty(self) -> bool:
@@ -130,6 +134,7 @@ def build_plan(
     at: datetime,
     environment: str | None = None,
     tests: PolicyTestCounts | None = None,
+    replay: ReplayResult | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Compare two sides as of a time. `progress` is called during the comparison of access."""
@@ -145,9 +150,11 @@ def build_plan(
         *row_findings(policies, before=before.rows, after=after.rows, ranks=ranks),
         *case_findings(cases),
         *_overlay_findings(documents),
+        *_attestation_findings(documents),
         *_access_findings(access),
         *_test_findings(tests),
         *_definition_findings(definitions),
+        *_replay_findings(replay),
     ]
     if documents or policies or cases or definitions:
         findings.append(RiskFinding("changed", "plan"))
@@ -164,6 +171,7 @@ def build_plan(
         tests,
         definitions,
         tuple(_new_collisions(before.snapshot, after.snapshot)),
+        replay,
     )
 
 
@@ -219,6 +227,12 @@ def _overlay_findings(documents: Sequence[DocumentChange]) -> Iterator[RiskFindi
             yield RiskFinding("other-environment", each.about, position=each.position)
 
 
+def _attestation_findings(documents: Sequence[DocumentChange]) -> Iterator[RiskFinding]:
+    for each in documents:
+        if each.kind == "Attestation" and each.change == "removed":
+            yield RiskFinding("attestation-removed", each.about, position=each.position)
+
+
 def _access_findings(access: Sequence[AccessChange]) -> Iterator[RiskFinding]:
     counts: Mapping[str, int] = {
         "access-gained": sum(each.is_gain and each.after != "sees" for each in access),
@@ -233,6 +247,17 @@ def _access_findings(access: Sequence[AccessChange]) -> Iterator[RiskFinding]:
 def _test_findings(tests: PolicyTestCounts | None) -> Iterator[RiskFinding]:
     if tests is not None and tests.failed:
         yield RiskFinding("tests-fail", "tests", note=str(tests.failed))
+
+
+def _replay_findings(replay: ReplayResult | None) -> Iterator[RiskFinding]:
+    if replay is None:
+        return
+    if replay.is_widened:
+        yield RiskFinding("replay-passed", "replay")
+    if replay.count("allow-to-deny", "allow-to-hold", "hold-to-deny", "tool-gone"):
+        yield RiskFinding("replay-stopped", "replay")
+    if replay.not_replayable:
+        yield RiskFinding("replay-incomplete", "replay")
 
 
 def definition_change_kind(change: DefinitionChange) -> Literal["added", "removed", "changed"]:

@@ -17,6 +17,7 @@ The data:
      "access":    [{"caller", "catalogue", "tool", "before": "none|sees|calls|gets|reads", "after"}],
      "findings":  [{"code", "weight": "low|medium|high", "about", "path", "words"}],
      "waivers":   [{"catalogue", "flags", "until", "by", "because"}],
+     "replay":    what `gateway replay --output json` prints, or null,
      "risk":      "low|medium|high" or null, "accepted": true or false}
 
 Prompts and groups of resources are in `tool`, with their name in policies: `prompt:wiki.review`.
@@ -27,7 +28,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gateway.registries import SHORT_REVISION, NameKind, Position
 from gateway.review.plan.access_changes import AccessChange
@@ -35,6 +36,8 @@ from gateway.review.plan.builder import NameCollision, Plan, definition_change_k
 from gateway.review.plan.document_changes import AbsentValue, DocumentChange, FieldChange
 from gateway.review.plan.policy_changes import GroupingRow, PolicyRow, RowChange
 from gateway.review.plan.risk import WEIGHTS, RiskFinding, Weight, is_accepted
+from gateway.review.plan.styled_text import Line, Style, StyledText, escape_controls
+from gateway.review.replay.replay_text import replay_data, summarize_replay
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_$/.(*][^\[\]{},#\n\"]*(?<![ :])")
 _LONGEST: Final = 60
@@ -65,11 +68,6 @@ def truncate_text(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def escape_controls(text: str) -> str:
-    """Escape every character that a terminal would not show, or would interpret."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
-
-
 def _flow(value: Any) -> str:
     match value:
         case AbsentValue():
@@ -90,13 +88,6 @@ def _text(text: str) -> str:
     return f'"{seen}"'
 
 
-def _escape(char: str) -> str:
-    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char) or f"\\u{ord(char):04x}"
-
-
-Style = Literal["plain", "strong", "quiet", "added", "removed", "changed", "low", "medium", "high", "good", "bad"]
-Line = tuple["StyledText", ...]
-
 _SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
 _MARKS: Final[dict[Weight, str]] = {"high": "!!", "medium": "! ", "low": "  "}
 _KINDS: Final[dict[NameKind, str]] = {"tool": "", "prompt": "prompt ", "resource": "resources "}
@@ -105,12 +96,6 @@ _NARROWEST, _WIDEST = 40, 80
 _BELOW: Final = 6
 _CALLERS, _TOOLS = 3, 6
 """How many are named; the others are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class StyledText:
-    text: str
-    style: Style = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +167,7 @@ def _entries(plan: Plan) -> Iterator[_PlanRow]:
         )
     # The remaining findings are about documents that did not change, but are affected by others that did.
     for about, findings in by_about.items():
-        if about not in ("plan", "access", "tests"):
+        if about not in ("plan", "access", "tests", "replay"):
             yield _PlanRow(
                 (StyledText("    "), StyledText(escape_controls(about)), StyledText("   follows", "quiet")),
                 _gravest_first(findings),
@@ -244,6 +229,8 @@ def _blocks(plan: Plan) -> Iterator[Line]:
     yield from _block("waivers", [(StyledText(escape_controls(waiver)),) for waiver in waivers])
     if plan.tests is not None:
         yield from _block("tests", [_tests(plan.tests.passed, plan.tests.failed)])
+    if plan.replay is not None:
+        yield from _block("replay", [(StyledText(summarize_replay(plan.replay)),)])
 
 
 def _winner(won: NameCollision) -> str:
@@ -353,6 +340,7 @@ def plan_data(plan: Plan, *, accepted: Weight | None = None) -> dict[str, Any]:
             for each in plan.waivers
         ],
         "tests": {"passed": plan.tests.passed, "failed": plan.tests.failed} if plan.tests else None,
+        "replay": None if plan.replay is None else replay_data(plan.replay),
         "risk": plan.risk,
         "accepted": is_accepted(plan.risk, accepted),
     }

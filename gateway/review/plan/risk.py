@@ -124,6 +124,8 @@ RISKS: Final[Mapping[str, Risk]] = {
     "webhook-changed": Risk("medium", "notifications of approvals go elsewhere, or are about other events"),
     "webhook-removed": Risk("medium", "a system is no longer notified of approvals"),
     "default-tier": Risk("high", "tools without a tier of their own count as more trusted"),
+    "access-review-relaxed": Risk("medium", "owners look at access less often"),
+    "attestation-removed": Risk("medium", "an owner no longer attests the access to what it owns"),
     "tests-not-run": Risk("medium", "a reload no longer runs the policy tests"),
     "import-unpinned": Risk("high", "changed imports are served without a review"),
     "results-unchecked": Risk("low", "results of imported tools are not checked against their output schema"),
@@ -152,6 +154,10 @@ RISKS: Final[Mapping[str, Risk]] = {
     "test-removed": Risk("medium", "an expectation is no longer tested"),
     "test-changed": Risk("low", "another answer is expected"),
     "tests-fail": Risk("high", "policy tests fail"),
+    # Recorded calls, decided by both sides.
+    "replay-passed": Risk("high", "recorded calls pass that were refused or held"),
+    "replay-stopped": Risk("medium", "recorded calls that ran are refused or held"),
+    "replay-incomplete": Risk("low", "some recorded calls cannot be replayed"),
 }
 
 

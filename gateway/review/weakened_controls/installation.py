@@ -91,12 +91,26 @@ def weaker_gateway(before: Spec, after: Spec, *, ranks: Mapping[str, int]) -> It
         after, "reload.runPolicyTests", False
     ):
         yield Weakness("tests-not-run", "reload.runPolicyTests")
+    yield from _weaker_access_review(before, after)
     if value_at_path(before, "telemetry") and not value_at_path(after, "telemetry"):
         yield Weakness("telemetry-reduced", "telemetry")
     if is_different(before, after, "storage"):
         yield Weakness("storage-changed", "storage")
     yield from weaker_audit(before, after)
     yield from weaker_webhooks(before, after)
+
+
+def _weaker_access_review(before: Spec, after: Spec) -> Iterator[Weakness]:
+    if value_at_path(before, "accessReview") is None:
+        return
+    if value_at_path(after, "accessReview") is None:
+        yield Weakness("access-review-relaxed", "accessReview")
+        return
+    if is_longer(value_at_path(before, "accessReview.every"), value_at_path(after, "accessReview.every")):
+        yield Weakness("access-review-relaxed", "accessReview.every")
+    owners = value_at_path(before, "accessReview.owners"), value_at_path(after, "accessReview.owners")
+    if owners[1] is not None and (owners[0] is None or find_removed(before, after, "accessReview.owners")):
+        yield Weakness("access-review-relaxed", "accessReview.owners")
 
 
 def new_upstream(after: Spec) -> Iterator[Weakness]:

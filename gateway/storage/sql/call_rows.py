@@ -14,6 +14,7 @@ from gateway.storage.blobs.blob_store import is_inline
 from gateway.storage.call_store import (
     ArgumentExcerpt,
     CallStatus,
+    ReplayArguments,
     ResultKind,
     StoredCall,
     StoredResult,
@@ -96,6 +97,10 @@ def call_to_row(call: StoredCall, *, status: CallStatus, process: str) -> dict[s
         "process": process,
         "trace_id": call.trace_id,
         "span_id": call.span_id,
+        "reason": call.reason,
+        "decided_at": call.decided,
+        "implicit": call.implicit,
+        "replay": replay_text(call),
     }
 
 
@@ -131,6 +136,10 @@ def call_from_row(row: Row) -> StoredCall:
         idempotency_key=row["idempotency_key"],
         trace_id=row["trace_id"],
         span_id=row["span_id"],
+        reason=row["reason"],
+        decided=row["decided_at"],
+        implicit=row["implicit"],
+        replay=_replay_arguments(row["replay"]),
         exact=exact or None,
         excerpt=excerpt,
     )
@@ -141,6 +150,19 @@ def arguments_text(call: StoredCall) -> str:
     if call.excerpt is None:
         return encode_json(call.args, written=call.args_text)
     return canonical([call.excerpt.sha256, call.excerpt.bytes, call.excerpt.text])
+
+
+def replay_text(call: StoredCall) -> str | None:
+    """Return the arguments that are stored for replays, with the names of masked ones."""
+    found = call.replay
+    return None if found is None else encode_json([found.values, sorted(found.masked)])
+
+
+def _replay_arguments(text: str | None) -> ReplayArguments | None:
+    if text is None:
+        return None
+    values, masked = loads(text)
+    return ReplayArguments(values, frozenset(masked))
 
 
 def _arguments(text: str) -> tuple[dict[str, Any], ArgumentExcerpt | None]:

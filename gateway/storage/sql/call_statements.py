@@ -37,6 +37,7 @@ from gateway.storage.sql.tables import calls, claims, pieces, turns
 _OUTCOME: Final = (
     *("status", "definition", "decision", "because", "is_error", "inline", "trusted"),
     *("from_artifact_tool", "results", "completed_at"),
+    *("reason", "decided_at", "implicit", "replay"),
 )
 """Columns that an outcome overwrites in the row of a started call."""
 

@@ -176,7 +176,7 @@ def _newest(table: Table, wanted: Collection[str]) -> CompiledStatement:
 
 def _read(path: StoreLocation, wanted: dict[str, Any]) -> list[StoredCall]:
     tables = (fresh, calls) if isinstance(path, Path) else (calls,)
-    with _translate_errors(path), open_for_reading(path) as connection:
+    with translate_store_errors(path), open_for_reading(path) as connection:
         found = [row for table in tables for row in _newest(table, wanted).rows(connection, wanted)]
         newest = sorted(found, key=itemgetter("number"), reverse=True)
         return [call_from_row(row) for row in newest[: wanted["limit"]]]
@@ -184,13 +184,13 @@ def _read(path: StoreLocation, wanted: dict[str, Any]) -> list[StoredCall]:
 
 def find_call_approvals(path: StoreLocation, ids: Collection[str]) -> list[ApprovalRecord]:
     """Return those approvals that are still stored, oldest first."""
-    with _translate_errors(path), open_for_reading(path) as connection:
+    with translate_store_errors(path), open_for_reading(path) as connection:
         return sorted(find_approvals(connection, ids), key=lambda each: each.created_at)
 
 
 def list_grants(path: StoreLocation) -> list[Grant]:
     """Return the requests and grants that are still stored, newest first. Raises `StoreUnavailable`."""
-    with _translate_errors(path), open_for_reading(path) as connection:
+    with translate_store_errors(path), open_for_reading(path) as connection:
         return read_all_grants(connection)
 
 
@@ -198,7 +198,7 @@ def find_audit_entries(path: StoreLocation, ids: Collection[str]) -> list[Mappin
     """Return entries of the decision log about one of these calls or approvals, oldest first."""
     found: dict[bytes, Mapping[str, Any]] = {}
     about = _ABOUT if isinstance(path, Path) else _ELSEWHERE
-    with _translate_errors(path), open_for_reading(path) as connection:
+    with translate_store_errors(path), open_for_reading(path) as connection:
         for id in ids:
             for body, *_ in connection.execute(about, (json.dumps(id, ensure_ascii=False),)):
                 entry = _entry(body)
@@ -239,7 +239,7 @@ def _of(entry: Mapping[str, Any], part: str, name: str) -> Any:
 
 
 @contextmanager
-def _translate_errors(path: StoreLocation) -> Iterator[None]:
+def translate_store_errors(path: StoreLocation) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -79,6 +79,10 @@ calls: Final = Table(
     Column("settled_as", BigInteger),  # position among the outcomes of its turn
     Column("trace_id", Text),  # in hexadecimal digits; NULL: the call has no span
     Column("span_id", Text),
+    Column("reason", Text),  # of the decision: a word of the decision log's vocabulary
+    Column("decided_at", BigInteger),  # NULL: when the call began, or no rule was evaluated
+    Column("implicit", Text),  # digest that names the state the call shared; NULL: that of its turn
+    Column("replay", Text),  # the arguments of a refused call, if the Storage document asks for them
     UniqueConstraint("turn_id", "id", name="calls_by_turn"),
     # With the owner: a call cannot be put into another principal's turn.
     ForeignKeyConstraint(["turn_id", "owner"], ["turns.id", "turns.owner"], name="calls_turn"),

@@ -56,8 +56,8 @@ async def test_database_is_set_up_by_a_variable_alone(postgres: PostgresServer) 
     good = json.loads(await run_command("storage", "check", *by_variable, "--format", "json", env=env))
 
     assert "run: gateway storage migrate" in unset
-    assert "went from nothing to 0012" in first
-    assert "already has version 0012" in second
+    assert "went from nothing to 0013" in first
+    assert "already has version 0013" in second
     assert good["is_good"] is True
     assert (good["gateways"], good["running_calls"], good["pending_approvals"]) == (0, 0, 0)
 

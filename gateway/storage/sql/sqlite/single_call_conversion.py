@@ -14,7 +14,13 @@ from sqlalchemy.dialects.sqlite import dialect, insert
 
 from gateway.storage.blobs.blob_store import is_inline, turn_id_prefix
 from gateway.storage.call_store import StoredCall, StoredTurn
-from gateway.storage.sql.call_rows import arguments_text, checksum_text, encode_json, results_to_json
+from gateway.storage.sql.call_rows import (
+    arguments_text,
+    checksum_text,
+    encode_json,
+    replay_text,
+    results_to_json,
+)
 from gateway.storage.sql.column_values import InsertStatement, require_storable_id
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.sqlite.single_call_table import Expansion, Result, SingleCallValues
@@ -87,6 +93,10 @@ def to_single_call_values(
             _FIRST,
             call.trace_id,
             call.span_id,
+            call.reason,
+            call.decided,
+            call.implicit,
+            None if call.replay is None else replay_text(call),
             turn.secret,
             turn.created,
             turn.expires,

@@ -82,7 +82,7 @@ async def test_database_that_is_not_set_up_is_refused(postgres: PostgresServer) 
 
 async def test_older_and_newer_schema_are_refused(postgres: PostgresServer, address: str) -> None:
     run_sql(address, "UPDATE schema_version SET version_num = '0006'")
-    with pytest.raises(ForeignStore, match="has version 0006, and this program needs 0012"):
+    with pytest.raises(ForeignStore, match="has version 0006, and this program needs 0013"):
         await open_postgres_store(address)
 
     run_sql(address, "UPDATE schema_version SET version_num = '9999'")
@@ -107,7 +107,7 @@ async def test_many_set_it_up_at_once(postgres: PostgresServer) -> None:
 
     versions = await asyncio.gather(*(asyncio.to_thread(migrate_postgres, address) for _ in range(4)))
 
-    assert sorted(versions, key=str) == [("0012", "0012")] * 3 + [(None, "0012")]
+    assert sorted(versions, key=str) == [("0013", "0013")] * 3 + [(None, "0013")]
 
 
 def test_role_that_may_create_nothing_is_reported(postgres: PostgresServer, address: str) -> None:
@@ -689,8 +689,8 @@ NEXT = '''
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0013"
-down_revision = "0012"
+revision = "0014"
+down_revision = "0013"
 
 
 def upgrade() -> None:
@@ -707,7 +707,7 @@ def downgrade() -> None:
 async def test_next_version_and_back_keeps_what_waits(address: str, tmp_path: Path) -> None:
     later = tmp_path / "migrations"
     shutil.copytree(SCRIPTS, later)
-    (later / "versions" / "v0013_later.py").write_text(NEXT, encoding="utf-8")
+    (later / "versions" / "v0014_later.py").write_text(NEXT, encoding="utf-8")
     asked_for = [approval(f"a{number:04}") for number in range(1000)]
     async with open_store(address) as store:
         approvals = SqlApprovalStore(store.writer, store.reader)
@@ -717,12 +717,12 @@ async def test_next_version_and_back_keeps_what_waits(address: str, tmp_path: Pa
         await approvals.transact(lambda table: table.update(replace(asked_for[0], state="granted"), "decided"))
         await store.start_call(call(), turn=turn())
 
-        assert forwards == ("0012", "0013")
+        assert forwards == ("0013", "0014")
     with pytest.raises(ForeignStore, match="newer than this program"):
         await open_postgres_store(address)
     with pytest.raises(ForeignStore, match="no version '0006'"):
         migrate_postgres(address, to="0006")
-    assert migrate_postgres(address, to="0012", scripts=later) == ("0013", "0012")
+    assert migrate_postgres(address, to="0013", scripts=later) == ("0014", "0013")
     async with open_store(address) as store:
         approvals = SqlApprovalStore(store.writer, store.reader)
         found = [await approvals.find(each.id) for each in asked_for]

@@ -46,7 +46,7 @@ def version(path: Path) -> str | None:
         return read_schema_version(connection)
 
 
-@pytest.mark.parametrize("before", [None, "0008", "0009", "0010", "0011", "0012"])
+@pytest.mark.parametrize("before", [None, "0008", "0009", "0010", "0011", "0012", "0013"])
 def test_database_is_brought_up_to_date_elsewhere(tmp_path: Path, before: str | None) -> None:
     path = tmp_path / "a folder" / "gateway ?#.db"
     if before is not None:

@@ -1,0 +1,295 @@
+"""Lists the access of every caller to every tool, prompt and group of resources, by the functions that decide calls.
+
+The same question is asked once: tools of a catalogue that the same rows cover, of the same tier and under the same
+rules, have the same answer, and so have callers that hold the same subjects of these rows. An `AccessBlock` is such an
+answer. Every other pair of caller and object has no access.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from gateway.model import CONFIG_OBJECT, Principal
+from gateway.policy import (
+    Access,
+    AccessDecision,
+    AccessRequest,
+    BudgetCheck,
+    FlowCheck,
+    GateRule,
+    LoopCheck,
+    PermissionCheck,
+    QuotaCheck,
+    RateCheck,
+)
+from gateway.registries import CONTENT, Catalogue, DeclaredDefinition, DeclaredTool, Position
+from gateway.review.access.caller_groups import CallerGroups
+from gateway.review.access.row_cover import RowCover, RowNumber
+from gateway.review.access_report import permission_lookup, worst_decision
+from gateway.review.plan.access_changes import Mask, Progress
+from gateway.review.plan.policy_changes import PolicyRow
+
+SEE: Final = "see"
+CALL: Final = "call"
+READ: Final = "read"
+APPROVE: Final = "approve"
+ADMINISTER: Final = "administer"
+OBSERVE: Final = "observe"
+ACTIONS: Final = (SEE, CALL, READ, APPROVE, ADMINISTER, OBSERVE)
+"""What a caller can do. `read:NAME` stands for a query tool, if a caller may use only some of those of a tool."""
+
+EVERYWHERE: Final = "*"
+"""The catalogue of the object `config`."""
+
+_COUNTERS: Final = (RateCheck, QuotaCheck, LoopCheck, BudgetCheck, FlowCheck)
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """An action that the policy allows, and the row that decides it: its subject and its tier limit."""
+
+    action: str
+    row: PolicyRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class GateEffect:
+    """A gate rule that applies to calls, and the worst that it can do. `is_certain`: it does so to every call."""
+
+    rule: str
+    decision: Literal["hold", "deny"]
+    is_certain: bool
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class AccessBlock:
+    """Callers that have the same rights to the same objects of a catalogue by the same rows.
+
+    `objects` have their names in policies: `tool:ticket_get`, `prompt:wiki.review`, `resource:wiki.pages`, `config`.
+    """
+
+    catalogue: str
+    objects: tuple[str, ...]
+    tier: str
+    callers: Mask
+    rights: tuple[Right, ...]
+    gates: tuple[GateEffect, ...] = ()
+    """Rules that hold or deny calls, at least sometimes. A rule that denies every call takes the right to call away."""
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        return tuple(right.action for right in self.rights)
+
+    def can(self, action: str) -> bool:
+        return action in self.actions
+
+
+_Target = DeclaredTool | DeclaredDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectFacts:
+    """Everything about an object of a catalogue that a decision depends on, besides the caller."""
+
+    kind: str
+    tier: str
+    is_usable: bool
+    is_in_use: bool
+    is_listed: bool
+    by_object: tuple[RowNumber, ...]
+    by_class: tuple[RowNumber, ...] | None
+    queries: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+def enumerate_access(
+    access: Access,
+    cover: RowCover,
+    callers: CallerGroups,
+    *,
+    at: datetime,
+    progress: Progress | None = None,
+) -> list[AccessBlock]:
+    """Return all access, by catalogue. `progress` is called with the number of finished and of all catalogues."""
+    enumeration = _Enumeration(access, cover, callers, at)
+    names = sorted(access.snapshot.catalogues)
+    found = list(enumeration.find_config_access())
+    for done, name in enumerate(names, 1):
+        found += enumeration.find_blocks(access.snapshot.catalogues[name])
+        if progress is not None:
+            progress(done, len(names))
+    return found
+
+
+class _Enumeration:
+    def __init__(self, access: Access, cover: RowCover, callers: CallerGroups, at: datetime) -> None:
+        self._access = access
+        self._cover = cover
+        self._callers = callers
+        self._at = at
+        self._rows = {(row.position.file, row.position.line): row for row in cover.rows}
+
+    def find_blocks(self, catalogue: Catalogue) -> Iterator[AccessBlock]:
+        """Yield the access to the objects of a catalogue."""
+        audience = self._callers.find_holders(catalogue.audience)
+        rules: dict[tuple[str, ...], tuple[GateRule, ...]] = {}
+        for facts, targets in self._group(catalogue, rules).items():
+            subjects = self._find_subjects(catalogue, facts, rules[facts.rules])
+            concerned = self._callers.find_holders(subjects)
+            insiders, others = concerned & audience, concerned & ~audience
+            parts = self._callers.split(subjects, within=[each for each in (insiders, others) if each])
+            objects = tuple(each.object for each in targets)
+            for part in parts:
+                ask = _Asker(self._access, self._callers.pick_one(part), catalogue.name, self._to_right)
+                gates = tuple(ask.find_gate_effects(targets[0], rules[facts.rules]))
+                rights = self._find_rights(ask, facts, targets[0], is_insider=bool(part & audience), gates=gates)
+                if rights:
+                    yield AccessBlock(catalogue.name, objects, facts.tier, part, rights, gates)
+
+    def find_config_access(self) -> Iterator[AccessBlock]:
+        """Yield who administers the gateway or observes its metrics, by a row for any catalogue."""
+        snapshot = self._access.snapshot
+        tier = min(snapshot.tiers.values(), key=lambda each: each.rank, default=None)
+        subjects = {
+            self._cover.rows[number].subject
+            for name in snapshot.catalogues
+            for number in self._cover.find(name, CONFIG_OBJECT)
+        }
+        concerned = self._callers.find_holders(subjects)
+        for part in self._callers.split(subjects, within=[concerned] if concerned and tier else ()):
+            principal = self._callers.pick_one(part)
+            asked = [
+                _Asker(self._access, principal, name, self._to_right).ask_config(action, tier.name if tier else "")
+                for action in (ADMINISTER, OBSERVE)
+                for name in sorted(snapshot.catalogues)
+            ]
+            rights = {right.action: right for right in reversed(asked) if right is not None}
+            if rights:
+                ordered = tuple(rights[action] for action in ACTIONS if action in rights)
+                yield AccessBlock(EVERYWHERE, (CONFIG_OBJECT,), tier.name if tier else "", part, ordered)
+
+    def _group(
+        self, catalogue: Catalogue, rules: dict[tuple[str, ...], tuple[GateRule, ...]]
+    ) -> Mapping[_ObjectFacts, Sequence[_Target]]:
+        """Return the objects of a catalogue by what decides about them; add the rules to those known by their names."""
+        found: dict[_ObjectFacts, list[_Target]] = {}
+        for target, is_listed in self._list_targets(catalogue):
+            applying = tuple(rule for rule in self._access.find_rules(target, catalogue.name) if rule.mode == "enforce")
+            names = tuple(rule.name for rule in applying)
+            rules.setdefault(names, applying)
+            found.setdefault(self._describe(catalogue, target, is_listed=is_listed, rules=names), []).append(target)
+        return found
+
+    def _list_targets(self, catalogue: Catalogue) -> Iterator[tuple[_Target, bool]]:
+        snapshot = self._access.snapshot
+        listed = {identity for name, identity in catalogue.tools.items() if name not in catalogue.hidden}
+        for identity in sorted(set(catalogue.tools.values())):
+            if (tool := snapshot.tools.get(identity)) is not None:
+                yield tool, identity in listed
+        for object in sorted({*catalogue.prompts.values(), *catalogue.resources}):
+            yield snapshot.offers[object], True
+
+    def _describe(
+        self, catalogue: Catalogue, target: _Target, *, is_listed: bool, rules: tuple[str, ...]
+    ) -> _ObjectFacts:
+        trust, is_tool = target.trust, isinstance(target, DeclaredTool)
+        artifact = target.artifact if isinstance(target, DeclaredTool) else None
+        of_class = self._cover.find(catalogue.name, f"class:{artifact}") if self._is_declared(artifact) else None
+        queries = self._access.snapshot.queries.get(artifact, {}) if artifact is not None else {}
+        return _ObjectFacts(
+            "tool" if isinstance(target, DeclaredTool) else target.kind,
+            trust.tier.name,
+            trust.callable and (trust.tier.callable or not is_tool),
+            not isinstance(target, DeclaredTool) or target.is_callable_on(self._at.date()),
+            is_listed,
+            self._cover.find(catalogue.name, target.object),
+            of_class,
+            (CONTENT, *sorted(queries)) if is_tool else (),
+            rules,
+        )
+
+    def _is_declared(self, artifact: str | None) -> bool:
+        return artifact in self._access.snapshot.artifacts
+
+    def _find_subjects(self, catalogue: Catalogue, facts: _ObjectFacts, rules: Iterable[GateRule]) -> set[str]:
+        """Return the subjects of all rows that can make a difference between callers."""
+        objects = [f"tool:{name}" for name in facts.queries]
+        objects += [rule.check.object for rule in rules if isinstance(rule.check, PermissionCheck)]
+        numbers = {*facts.by_object, *(facts.by_class or ())}
+        numbers.update(number for each in objects for number in self._cover.find(catalogue.name, each))
+        return {self._cover.rows[number].subject for number in numbers}
+
+    def _find_rights(
+        self, ask: "_Asker", facts: _ObjectFacts, target: _Target, *, is_insider: bool, gates: Iterable[GateEffect]
+    ) -> tuple[Right, ...]:
+        found: list[Right | None] = []
+        if is_insider and isinstance(target, DeclaredTool):
+            found += self._find_tool_rights(ask, facts, target)
+        elif is_insider and isinstance(target, DeclaredDefinition):
+            found.append(ask.ask_definition(target))
+        if any(gate.decision == "deny" and gate.is_certain for gate in gates):
+            found = [right for right in found if right is None or right.action != CALL]
+        found.append(ask.ask_approval(target))
+        return tuple(right for right in found if right is not None)
+
+    def _find_tool_rights(self, ask: "_Asker", facts: _ObjectFacts, tool: DeclaredTool) -> Iterator[Right | None]:
+        sees = ask.ask_discovery(tool)
+        if sees is not None and facts.is_in_use:
+            yield sees if facts.is_listed else None
+            yield ask.ask_call(tool) if facts.is_usable else None
+        answers = [ask.ask_reading(tool, name) for name in facts.queries]
+        if None not in answers:
+            yield answers[0]
+        else:
+            named = zip(facts.queries, answers, strict=True)
+            yield from (Right(f"{READ}:{name}", right.row) for name, right in named if right is not None)
+
+    def _to_right(self, action: str, decision: AccessDecision) -> Right | None:
+        if not decision.allowed:
+            return None
+        place = decision.row
+        return Right(action, None if place is None else self._rows.get((place.file, place.line)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Asks the functions that decide calls for one caller in one catalogue."""
+
+    access: Access
+    principal: Principal
+    catalogue: str
+    to_right: Callable[[str, AccessDecision], Right | None]
+
+    def ask_discovery(self, tool: DeclaredTool) -> Right | None:
+        return self.to_right(SEE, self.access.decide_discovery(self.principal, self.catalogue, tool))
+
+    def ask_call(self, tool: DeclaredTool) -> Right | None:
+        return self.to_right(CALL, self.access.permits(self.principal, self.catalogue, tool))
+
+    def ask_reading(self, tool: DeclaredTool, query: str) -> Right | None:
+        asked = self.access.snapshot.query(query, tool)
+        return self.to_right(READ, self.access.permits(self.principal, self.catalogue, asked))
+
+    def ask_definition(self, offer: DeclaredDefinition) -> Right | None:
+        action = CALL if offer.kind == "prompt" else READ
+        return self.to_right(action, self.access.permits(self.principal, self.catalogue, offer))
+
+    def ask_approval(self, target: _Target) -> Right | None:
+        name = target.name if isinstance(target, DeclaredTool) else target.object
+        decision = self.access.decide_approval(self.principal, catalogue=self.catalogue, tool=name)
+        return self.to_right(APPROVE, decision)
+
+    def ask_config(self, action: str, tier: str) -> Right | None:
+        request = AccessRequest(self.principal.names, self.catalogue, CONFIG_OBJECT, action, tier)
+        return self.to_right(action, self.access.authoriser.decide(request))
+
+    def find_gate_effects(self, target: _Target, rules: Iterable[GateRule]) -> Iterator[GateEffect]:
+        may = permission_lookup(self.access, self.principal, catalogue=self.catalogue, tier=target.trust.tier.name)
+        for rule in rules:
+            decision, is_certain = worst_decision(rule, may)
+            if isinstance(rule.check, _COUNTERS):
+                decision, is_certain = "deny", False
+            if decision != "allow":
+                yield GateEffect(rule.name, decision, is_certain, rule.position)
