@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         CaptureSpec,
         ConsoleExporter,
         ExporterSpec,
-        FileBlobsSpec,
         FileExporter,
         GatewayDocument,
         GatewaySpec,
@@ -43,15 +42,18 @@ if TYPE_CHECKING:
         NoneExporter,
         OtlpGrpcExporter,
         OtlpHttpExporter,
+        TelemetryDocument,
+        TelemetrySpec,
+        TokenProviderSpec,
+        WebhookSpec,
+    )
+    from gateway.config.kinds.storage import (
+        FileBlobsSpec,
         PostgresStorageSpec,
         RetentionSpec,
         S3BlobsSpec,
         SqliteStorageSpec,
         StorageDocument,
-        TelemetryDocument,
-        TelemetrySpec,
-        TokenProviderSpec,
-        WebhookSpec,
     )
     from gateway.config.kinds.tools import (
         CommandBackendSpec,

@@ -31,12 +31,12 @@ from gateway.config.kinds.gate_rules import GateRuleDocument
 from gateway.config.kinds.installation import (
     GatewayDocument,
     IdentityProviderDocument,
-    StorageDocument,
     TelemetryDocument,
 )
 from gateway.config.kinds.pipelines import PipelineDocument
 from gateway.config.kinds.policy_tests import PolicyTestDocument
 from gateway.config.kinds.scalars import type_name
+from gateway.config.kinds.storage import StorageDocument
 from gateway.config.kinds.tools import ToolDocument
 from gateway.config.kinds.upstreams import UpstreamDocument
 from gateway.config.overlays import OverlayDocument
