@@ -5,8 +5,9 @@ from typing import Final
 
 from gateway.policy import Access, Decision
 from gateway.review.replay.differences import Change, Decider, DifferenceCounter, ReplayResult
+from gateway.review.replay.policy_view import ReplayedDecision
 from gateway.review.replay.recorded_calls import EVERY_CALL, CallSelection, RecordedCall, RecordedHistory
-from gateway.review.replay.simulation import ReplayedDecision, Simulation
+from gateway.review.replay.simulation import Simulation
 
 ReplayProgress = Callable[[int], None]
 """Called with the number of calls that were read."""
