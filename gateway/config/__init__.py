@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         OtlpHttpExporter,
         TelemetryDocument,
         TelemetrySpec,
-        TokenProviderSpec,
         WebhookSpec,
     )
     from gateway.config.kinds.storage import (

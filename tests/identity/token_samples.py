@@ -18,6 +18,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.identity.authenticator import Authenticator
 from gateway.identity.provider_settings import FileKeySettings, IdentityProvider, JwtProvider, UrlKeySettings
+from tests.support.servers.app_server import serve_aiohttp
 
 ISSUER = "https://login.example.com"
 AUDIENCE = "agent-gateway"
@@ -151,12 +152,6 @@ class KeyServer:
 async def serving(server: KeyServer) -> AsyncIterator[KeyServer]:
     app = web.Application()
     app.router.add_get("/jwks", server.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/jwks"
-    try:
+    async with serve_aiohttp(app) as port:
+        server.url = f"http://127.0.0.1:{port}/jwks"
         yield server
-    finally:
-        await runner.cleanup()

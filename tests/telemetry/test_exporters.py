@@ -28,6 +28,7 @@ from gateway.telemetry.settings import (
 )
 from gateway.telemetry.span_pipeline import MOST_WAITING_SPANS, SpanQueue, TailSampling
 from tests.support.finished_spans import build_span, open_pipeline
+from tests.support.servers.app_server import serve_aiohttp
 
 pytestmark = pytest.mark.anyio
 
@@ -50,13 +51,8 @@ def a_request(name: str = "s") -> bytes:
 async def serve_collector(answer: Answer) -> AsyncIterator[str]:
     app = web.Application(client_max_size=64 << 20)
     app.router.add_route("POST", "/v1/traces", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/traces"
-    finally:
-        await runner.cleanup()
+    async with serve_aiohttp(app) as port:
+        yield f"http://127.0.0.1:{port}/v1/traces"
 
 
 def make_queue(transport: Transport, batching: BatchSettings = FAST) -> SpanQueue:

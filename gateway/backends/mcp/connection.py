@@ -74,8 +74,6 @@ class ConcurrencyLimit:
 
 
 ListKind = Literal["tools", "prompts", "resources", "resourceTemplates"]
-InjectTraceContext = Callable[[dict[str, Any]], None]
-"""Adds trace context to the `_meta` of a request."""
 RecordRequest = Callable[["UpstreamConnection", str, Mapping[str, Any], float, BackendError | Json], None]
 """Called after each request with its method, parameters, duration in seconds, and its result or error."""
 Definitions = list[Json]
@@ -152,11 +150,10 @@ class UpstreamConnection(ABC):
 
     transport: str = ""
 
-    def __init__(self, name: str, *, ids: Iterator[int], propagate: InjectTraceContext | None = None) -> None:
+    def __init__(self, name: str, *, ids: Iterator[int]) -> None:
         self.name = name
         self.health = ConnectionHealth()
         self.introduction: ServerInfo | None = None
-        self.propagate = propagate
         self.metered: RecordRequest | None = None
         self._ids = ids
         self.slots = ConcurrencyLimit()
@@ -366,7 +363,7 @@ class UpstreamConnection(ABC):
     def _meta(
         self, params: Mapping[str, Any], id: int, exchange: ServerRequestHandler | None, *, era: Era
     ) -> dict[str, Any]:
-        """Return the `_meta` of a request: given fields, client info, capabilities, progress token, trace context."""
+        """Return the `_meta` of a request: given fields, client info, capabilities, progress token."""
         meta = dict(params.get("_meta") or {})
         if era == "modern":
             meta[META_VERSION] = STATELESS_VERSION
@@ -376,8 +373,6 @@ class UpstreamConnection(ABC):
                 meta[META_LOG_LEVEL] = exchange.log_level
         if exchange is not None and exchange.wants_progress:
             meta["progressToken"] = id
-        if self.propagate is not None:
-            self.propagate(meta)
         return meta
 
     def _message(

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from gateway.backends.mcp.connection import (
     Definitions,
-    InjectTraceContext,
     ListKind,
     ServerRequestHandler,
     UpstreamConnection,
@@ -116,10 +115,9 @@ class StreamableHttpConnection(UpstreamConnection):
         *,
         ids: Iterator[int],
         credentials: UpstreamCredentials = NO_CREDENTIALS,
-        propagate: InjectTraceContext | None = None,
     ) -> None:
         """Raise `BackendUnusable` for an invalid address or header."""
-        super().__init__(name, ids=ids, propagate=propagate)
+        super().__init__(name, ids=ids)
         self._http = UpstreamHttpClient(endpoint, pool, credentials)
         self._sessions = UpstreamSessions(self._open_session, end_session=self._end_session)
         self._param_headers = ParamHeaders()

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from gateway.backends.command.child_process import HostControls
-from gateway.backends.mcp.connection import InjectTraceContext, ServerRequestHandler, UpstreamConnection
+from gateway.backends.mcp.connection import ServerRequestHandler, UpstreamConnection
 from gateway.backends.mcp.rpc_responses import (
     RemoteError,
     ServerInfo,
@@ -86,11 +86,10 @@ class StdioConnection(UpstreamConnection):
         host: HostControls,
         *,
         ids: Iterator[int],
-        propagate: InjectTraceContext | None = None,
         grace: timedelta = timedelta(seconds=1),
     ) -> None:
         """Raise `BackendUnusable` if this host lacks the program or cannot enforce its limits."""
-        super().__init__(name, ids=ids, propagate=propagate)
+        super().__init__(name, ids=ids)
         for message, help in program.problems(host):
             raise BackendUnusable(message, help=help)
         self._program = program

@@ -13,7 +13,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final
 
-from gateway.backends.mcp.connection import InjectTraceContext, UpstreamConnection
+from gateway.backends.mcp.connection import UpstreamConnection
 from gateway.backends.mcp.server_requests import CallerRelay, resolve_input_requests
 from gateway.backends.result_conversion import excerpt
 from gateway.mcp import Json
@@ -58,11 +58,6 @@ class Upstreams:
     def get_unavailable_reason(self, name: str) -> str:
         """Return why there is no connection of that name."""
         return self._unusable.get(name, f"the upstream {name!r} is not an MCP server")
-
-    def propagate(self, propagate: InjectTraceContext | None) -> None:
-        """Add trace context to every request."""
-        for connection in self._connections.values():
-            connection.propagate = propagate
 
     def start_probes(self, rounds: Callable[[str], AbstractContextManager[Any]] = nullcontext) -> None:
         """Connect to every server and probe each periodically, each time within one of the `rounds`."""

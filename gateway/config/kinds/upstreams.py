@@ -53,45 +53,37 @@ class CallerAssertionSpec(SpecModel):
     key: SecretSpec = Field(description="Signing key in PEM; for HS256, a shared secret.")
 
 
-class ClientCredentialsAuth(SpecModel):
+class _TokenEndpoint(SpecModel):
+    """Where the gateway gets tokens, and as which client."""
+
+    scheme: str
+    token_url: UrlText = Field(
+        description="Token endpoint of the authorisation server; https, unless it is on this host."
+    )
+    client_id: SingleLineText = Field(description="Client ID of the gateway.")
+    client_secret: SecretSpec = Field(description="Client secret of the gateway.")
+    send: Literal["basic", "post"] = Field("basic", description="Whether both are sent as a header or in the form.")
+    scopes: ListOf[SingleLineText] = Field((), description="Requested scopes.")
+    audience: OptionalField[SingleLineText] = Field(
+        None, description="Audience of the token, if the server requires a name."
+    )
+    resource: OptionalField[UrlText] = Field(None, description="The audience as a URL (RFC 8707).")
+
+    def check_rules(self) -> Iterable[RuleViolation]:
+        yield from _check_token_url(self.token_url)
+
+
+class ClientCredentialsAuth(_TokenEndpoint):
     """A token for the gateway itself (OAuth 2.1 client credentials)."""
 
     scheme: Literal["client-credentials"] = Field(description="A token that identifies the gateway.")
-    token_url: UrlText = Field(
-        description="Token endpoint of the authorisation server; https, unless it is on this host."
-    )
-    client_id: SingleLineText = Field(description="Client ID of the gateway.")
-    client_secret: SecretSpec = Field(description="Client secret of the gateway.")
-    send: Literal["basic", "post"] = Field("basic", description="Whether both are sent as a header or in the form.")
-    scopes: ListOf[SingleLineText] = Field((), description="Requested scopes.")
-    audience: OptionalField[SingleLineText] = Field(
-        None, description="Audience of the token, if the server requires a name."
-    )
-    resource: OptionalField[UrlText] = Field(None, description="The audience as a URL (RFC 8707).")
-
-    def check_rules(self) -> Iterable[RuleViolation]:
-        yield from _check_token_url(self.token_url)
 
 
-class TokenExchangeAuth(SpecModel):
+class TokenExchangeAuth(_TokenEndpoint):
     """A token for each caller, in exchange for an assertion of the gateway about the caller (RFC 8693)."""
 
     scheme: Literal["token-exchange"] = Field(description="A token that identifies the caller.")
-    token_url: UrlText = Field(
-        description="Token endpoint of the authorisation server; https, unless it is on this host."
-    )
-    client_id: SingleLineText = Field(description="Client ID of the gateway.")
-    client_secret: SecretSpec = Field(description="Client secret of the gateway.")
-    send: Literal["basic", "post"] = Field("basic", description="Whether both are sent as a header or in the form.")
-    scopes: ListOf[SingleLineText] = Field((), description="Requested scopes.")
-    audience: OptionalField[SingleLineText] = Field(
-        None, description="Audience of the token, if the server requires a name."
-    )
-    resource: OptionalField[UrlText] = Field(None, description="The audience as a URL (RFC 8707).")
     assertion: CallerAssertionSpec = Field(description="The assertion in which the gateway names the caller.")
-
-    def check_rules(self) -> Iterable[RuleViolation]:
-        yield from _check_token_url(self.token_url)
 
 
 GrantedAuthSpec = ClientCredentialsAuth | TokenExchangeAuth

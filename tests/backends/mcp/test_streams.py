@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -117,15 +118,17 @@ async def test_trace_and_notes_of_a_caller_travel_along(tmp_path: Path) -> None:
 
     async with serve_app(made.streamable_http_app(), lifespan="on") as origin:
         remote = upstream("remote", {"type": "streamable-http", "url": f"{origin}/mcp"})
-        async with gateway(project(tmp_path / "project", remote, tool("noted"))) as started:
-            started.running.upstreams.propagate(lambda meta: meta.update(traceparent="00-ours"))
-            async with Client(started.url, mode=MODERN) as client:
-                meta: Any = {"acme/note": "kept", "gateway/turn": "", "traceparent": "00-theirs", "baggage": "a=b"}
-                meta.pop("gateway/turn")
-                result = await client.call_tool("noted", meta=meta)
+        spans = {"OTEL_TRACES_EXPORTER": "console"}
+        async with (
+            gateway(project(tmp_path / "project", remote, tool("noted")), environ=spans) as started,
+            Client(started.url, mode=MODERN) as client,
+        ):
+            meta: Any = {"acme/note": "kept", "gateway/turn": "", "traceparent": "00-theirs", "baggage": "a=b"}
+            meta.pop("gateway/turn")
+            result = await client.call_tool("noted", meta=meta)
 
     assert '"acme/note": "kept"' in str(result.content)
-    assert "00-ours" in str(result.content)
+    assert re.search(r'"traceparent": "00-[0-9a-f]{32}-[0-9a-f]{16}-01"', str(result.content))
     assert "00-theirs" not in str(result.content)
     assert "baggage" not in str(result.content)
 

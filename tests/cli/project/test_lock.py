@@ -13,6 +13,7 @@ import yaml
 
 from gateway.config.kinds.validation import validate_document
 from gateway.config.lock.lock_file import read_lock
+from tests.support.gateways.commands import run_gateway
 from tests.support.paths import ROOT
 
 LOCKED = (ROOT / "configs" / "gateway.lock").read_text(encoding="utf-8")
@@ -21,14 +22,7 @@ DOCUMENT = (ROOT / "docs" / "lock.md").read_text(encoding="utf-8")
 
 def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environ = {"PATH": os.environ["PATH"], "GATEWAY_PYTHON": sys.executable}
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_gateway(*arguments, cwd=folder, env=environ)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from tests.support.gateways.projects import (
     write_project,
 )
 from tests.support.paths import ROOT
+from tests.support.servers.app_server import serve_aiohttp
 from tests.support.tools.canary_tools import CANARY, WORD
 
 pytestmark = pytest.mark.anyio
@@ -52,13 +53,8 @@ TOOLS = (*PYTHON, *HTTP)
 async def upstream() -> AsyncIterator[int]:
     app = web.Application()
     app.router.add_post("/{how}", _spoilt)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with serve_aiohttp(app) as port:
+        yield port
 
 
 async def _spoilt(request: web.Request) -> web.StreamResponse:

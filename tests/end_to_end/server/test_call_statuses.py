@@ -31,6 +31,7 @@ from tests.support.gateways.gate_projects import (
     write,
 )
 from tests.support.gateways.projects import Caller, Document, Person, Reply, environ_of, http_tool, send_http
+from tests.support.servers.app_server import serve_aiohttp
 
 pytestmark = pytest.mark.anyio
 
@@ -69,14 +70,8 @@ class Service:
 async def service() -> AsyncIterator[Service]:
     found, behind = Service(), web.Application()
     behind.router.add_route("*", "/{path:.*}", found.handle)
-    runner = web.AppRunner(behind, shutdown_timeout=0, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.port = runner.addresses[0][1]
-    try:
+    async with serve_aiohttp(behind) as found.port:
         yield found
-    finally:
-        await runner.cleanup()
 
 
 def project(port: int, *rules: Document) -> list[Document]:

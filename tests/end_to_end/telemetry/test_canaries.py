@@ -29,6 +29,7 @@ from tests.support.gateways.projects import (
     send_http,
     write_project,
 )
+from tests.support.servers.app_server import serve_aiohttp
 from tests.support.servers.otlp_collector import Collector, start_collector, wait_for_spans
 
 pytestmark = pytest.mark.anyio
@@ -68,13 +69,8 @@ async def leaky() -> AsyncIterator[int]:
     app.router.add_route("*", "/redirect", redirect)
     app.router.add_route("*", "/cut", cut)
     app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with serve_aiohttp(app) as port:
+        yield port
 
 
 def tools(port: int) -> list[Document]:

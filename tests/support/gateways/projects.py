@@ -21,6 +21,7 @@ from gateway.server.http.asgi import AsgiApp
 from gateway.server.http.drain import ShutdownSignal
 from tests.support.paths import ROOT
 from tests.support.ready_databases import USUAL_PATH, prepare_data_folder
+from tests.support.servers.app_server import serve_aiohttp
 from tests.support.yaml_documents import format_documents
 
 MODERN = "2026-07-28"
@@ -157,14 +158,8 @@ async def start_call_counter() -> AsyncIterator[CallCounter]:
     backend = CallCounter()
     app = web.Application(client_max_size=64 << 20)
     app.router.add_route("*", "/{path:.*}", backend.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    backend.port = runner.addresses[0][1]
-    try:
+    async with serve_aiohttp(app) as backend.port:
         yield backend
-    finally:
-        await runner.cleanup()
 
 
 # --- clients ---

@@ -12,6 +12,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tests.support.gateways.projects import Document, document
+from tests.support.servers.app_server import serve_aiohttp
 
 KINDS = {1: "INTERNAL", 2: "SERVER", 3: "CLIENT"}
 WITHIN = 20.0
@@ -122,18 +123,9 @@ async def start_collector() -> AsyncIterator[Collector]:
     collector = Collector()
     app = web.Application(client_max_size=64 << 20)
     app.router.add_route("*", "/{path:.*}", collector.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    collector.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serve_aiohttp(app) as port:
+        collector.url = f"http://127.0.0.1:{port}"
         yield collector
-    finally:
-        for _ in range(3):  # the runner does not know connections that were accepted just now
-            await asyncio.sleep(0)
-        await runner.cleanup()
-        for _ in range(3):  # connections are gone in the next turn of the loop
-            await asyncio.sleep(0)
 
 
 def wait_for_spans(documents: Sequence[Document], **spec: Any) -> list[Document]:
