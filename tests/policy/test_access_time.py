@@ -53,8 +53,8 @@ def grant(**changes: object) -> Grant:
 
 
 def test_call_is_decided_with_the_rows_of_its_moment(ending: Access) -> None:
-    before = ending.decide_call(replace(REFUND, at=END - timedelta(seconds=1)))
-    after = ending.decide_call(replace(REFUND, at=END))
+    before = ending.decide_call(REFUND._replace(at=END - timedelta(seconds=1)))
+    after = ending.decide_call(REFUND._replace(at=END))
 
     assert (before.steps[-1].name, after.steps[-1].name, after.decision) == ("gates", "tool", "deny")
 
@@ -72,7 +72,7 @@ def test_access_without_ends_is_the_same_at_any_moment(access: Access) -> None:
 
 def test_grant_adds_a_role_to_its_caller_only(access: Access) -> None:
     granting = access.with_grants(lambda principal: (grant(),) if principal == EVE else ())
-    call = replace(REFUND, principal=EVE)
+    call = REFUND._replace(principal=EVE)
 
     granted, plain = granting.decide_call(call), granting.without_grants().decide_call(call)
 
@@ -89,7 +89,7 @@ def test_granted_role_that_is_denied_something_denies_it(access: Access) -> None
     granting = access.with_grants(lambda principal: (grant(role="role:agent"),))
 
     assert granting.decide_call(REFUND).decision == "deny"
-    assert granting.decide_call(replace(REFUND, tool="order_read", args={"order": "A1"})).decision == "allow"
+    assert granting.decide_call(REFUND._replace(tool="order_read", args={"order": "A1"})).decision == "allow"
 
 
 def test_granted_role_approves_nothing(access: Access) -> None:
