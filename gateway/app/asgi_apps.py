@@ -14,7 +14,7 @@ from gateway.app.metrics_collector import MetricsCollector
 from gateway.app.revisions.reload import Reloader
 from gateway.app.settings import Settings
 from gateway.app.status_report import build_status
-from gateway.engine import TurnSync
+from gateway.engine import CallMeter, TurnSync
 from gateway.errors import StoreUnavailable, Unauthenticated
 from gateway.identity import build_challenge, issuer_metadata, protected_resource_metadata
 from gateway.model import Principal
@@ -29,7 +29,6 @@ from gateway.server import (
     AsgiApp,
     EdgeMiddleware,
     EdgeRules,
-    ErrorCountMiddleware,
     EventLogs,
     McpEndpoint,
     ShutdownSignal,
@@ -71,8 +70,12 @@ class AsgiApps:
     """The data plane for requests that other gateways forward: the caller is authenticated again."""
     from_workers: AsgiApp | None = None
 
+    @property
+    def meter(self) -> CallMeter:
+        return self.metering.meters
+
     def count_refusal(self, method: str) -> None:
-        self.metering.meters.count_rejection(503)
+        self.meter.count_rejection(503)
 
 
 def build_asgi_apps(
@@ -168,7 +171,7 @@ def build_asgi_apps(
         ],
     )
     return AsgiApps(
-        ErrorCountMiddleware(data, metering.meters),
+        data,
         admin,
         close_streams,
         close,

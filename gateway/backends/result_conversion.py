@@ -152,6 +152,8 @@ class MediaTemplate:
 
 def normalize_result(value: Any, *, json_results: bool, media: MediaTemplate | None) -> Any:
     """Return a function's result as text, bytes, media, artifacts or JSON text. Raise `BackendError` for any other."""
+    if type(value) is dict and json_results:
+        return json_text(value)
     if isinstance(value, _UNCHANGED_TYPES):
         return value
     if isinstance(value, bytes | bytearray | memoryview):

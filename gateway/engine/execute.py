@@ -13,7 +13,6 @@ from gateway.engine.observer import CallObservation
 from gateway.engine.stages.turn_stages import EARLIER_CALLS, PROPOSED_CALLS
 from gateway.engine.turn_pipeline.dispatch_loop import forge_into, run_dispatch_stages, to_executor_error
 from gateway.engine.turn_pipeline.tool_execution import (
-    InlinePolicy,
     decode_call,
     execute_tool,
     refuse_arguments,
@@ -54,7 +53,6 @@ from gateway.model import (
     now_microseconds,
     run_in_json_thread,
 )
-from gateway.registries import DeclaredTool
 
 RawArguments = dict[str, Any] | str | None
 
@@ -178,7 +176,7 @@ class ServedDispatch:
             self._context.release()
 
 
-async def execute(turn: Turn, call: Call, *, inline: InlinePolicy) -> ToolCall:
+async def execute(turn: Turn, call: Call) -> ToolCall:
     """Execute a call as one dispatch of its turn and return its durable record.
 
     The steps: the loop guard, the input stages, the tool with its guard inside its handler, the durable record, the
@@ -194,13 +192,13 @@ async def execute(turn: Turn, call: Call, *, inline: InlinePolicy) -> ToolCall:
     token = set_current_call(call)
     try:
         if catalogue.loop_guard is not None:
-            catalogue.loop_guard.check_count(turn.count_calls(_identify(call)), ctx)
+            catalogue.loop_guard.check_count(turn.count_calls(call.fingerprint or _identify(call)), ctx)
         if catalogue.dispatch_input:
             _announce(turn, call, ctx.dispatch)
             await run_dispatch_stages(ctx.dispatch, catalogue.dispatch_input, "dispatch-input")
         if ctx.goes_on:
             reached = ctx.dispatch_id if is_observed else None
-            record = await _run_tool(turn, call, ctx, inline, events)
+            record = await _run_tool(turn, call, ctx, events)
             if catalogue.dispatch_output and ctx.goes_on:
                 await run_dispatch_stages(ctx.dispatch, catalogue.dispatch_output, "dispatch-output")
     except asyncio.CancelledError:
@@ -221,9 +219,7 @@ async def execute(turn: Turn, call: Call, *, inline: InlinePolicy) -> ToolCall:
     return await record_refusal(turn, call, why or GatewayError("the call was given up"))
 
 
-async def _run_tool(
-    turn: Turn, call: Call, ctx: ServedDispatch, inline: InlinePolicy, events: "DispatchEvents | None"
-) -> ToolCall:
+async def _run_tool(turn: Turn, call: Call, ctx: ServedDispatch, events: "DispatchEvents | None") -> ToolCall:
     """Run the tool and make its outcome durable."""
     created = now_microseconds()
     args, checksum, defect = call.args, call.checksum, None
@@ -243,22 +239,25 @@ async def _run_tool(
         results, is_error = await execute_tool(
             tool, args, ctx, spool=turn.spool, id=call.id, checksum=checksum, on_failure=call.fail
         )
+    inline = True if call.declared is None else call.declared.inline
+    if call.declared is not None and turn.catalogue.inlining is not None:
+        inline = await turn.catalogue.inlining(call.declared, results)
     record = ToolCall.from_result(
         id=call.id,
         tool=call.tool,
         args=args,
         checksum=checksum,
         is_error=is_error,
-        results=deep_copy_containers(results),
+        results=deep_copy_containers(results) if isinstance(results, list) else results,  # only lists are mutable
         from_artifact_tool=isinstance(tool, ArtifactTool),
-        inline=inline if inline is True or inline is False else await inline(results),
+        inline=inline,
         trusted=tool is not None and tool.trusted,
         created=created,
         completed=now_microseconds(),
     )
     if events is not None:
         events.end_call(record)
-    since = time_ns()
+    since = 0 if call.seen is None else time_ns()
     await turn.store(record)
     if call.seen is not None:
         call.seen.record_step("record", since=since)
@@ -269,14 +268,14 @@ async def _run_tool(
 def _identify(call: Call) -> str:
     """Return the digest of the call; empty if its arguments cannot be hashed, which the tool refuses."""
     try:
-        return call.fingerprint or call_id(call.tool, call.args)
+        return call_id(call.tool, call.args)
     except (TypeError, ValueError):
         return ""
 
 
 def _announce(turn: Turn, call: Call, ctx: DispatchContext) -> None:
     """Give input stages the digest of the call, and how often it was made before the turn had records."""
-    fingerprint = _identify(call)
+    fingerprint = call.fingerprint or _identify(call)
     ctx.stash.set(PROPOSED_CALLS, [fingerprint])
     if turn.implicit is not None:
         ctx.stash.set(EARLIER_CALLS, {fingerprint: turn.state.count_calls(fingerprint)})
@@ -347,14 +346,6 @@ async def record_refusal(turn: Turn, call: Call, error: GatewayError) -> ToolCal
         await turn.store(record)
     turn.add_call(record, call.fingerprint or None)
     return record
-
-
-def get_inline_policy(turn: Turn, tool: DeclaredTool | None) -> InlinePolicy:
-    """Return whether a result is inline: always for query tools, otherwise by the catalogue or the tool's document."""
-    if tool is None:
-        return True
-    decide = turn.catalogue.inlining
-    return tool.inline if decide is None else lambda results: decide(tool, results)
 
 
 def _without_artifact(query: ArtifactTool, ids: list[str]) -> ArtifactTool:

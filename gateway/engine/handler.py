@@ -8,6 +8,7 @@ import asyncio
 from asyncio import to_thread
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gateway.artifacts import IndexedReader, SpooledArtifact, encode_utf8
@@ -84,7 +85,7 @@ def build_handler(
             await _record_start(handling.journal, call, tool, counted)
         memory.record_call(taint, "allow")
         spool = turn.spool
-        keep = _make_keep(spool, call.id, max_output)
+        keep = partial(_keep, spool, call.id, max_output)
         key, hops = call.idempotency_key, call.seen
         invocation = Invocation(tool.name, args, call.principal, ctx, meta, call.id, keep, key, hops, call=call)
         call.course.has_begun = True
@@ -104,7 +105,7 @@ def build_handler(
             if held is not None:
                 return types.wrap_unmasked(tool.artifact, held)
         if isinstance(value, list) and all(isinstance(each, SpooledArtifact) for each in value):
-            keeps = [_make_keep(spool, f"{call.id}#{part}", max_output) for part in range(len(value))]
+            keeps = [partial(_keep, spool, f"{call.id}#{part}", max_output) for part in range(len(value))]
             return [await _to_artifact(each, tool, types, keeps[part]) for part, each in enumerate(value)]
         return await _to_artifact(value, tool, types, keep)
 
@@ -125,15 +126,13 @@ async def _record_start(journal: Journal, call: Call, tool: DeclaredTool, counte
         raise
 
 
-def _make_keep(spool: TurnByteStore, id: str, limit: int | None) -> StoreResult:
-    async def keep(chunks: Chunks) -> SpoolReader:
-        try:
-            return await spool.write(id, chunks, limit=limit)
-        except StoreUnavailable as error:
-            message = f"{ResultNotStored.default_message}: {error.message}; do not repeat the call"
-            raise ResultNotStored(message, help=error.help) from error
-
-    return keep
+async def _keep(spool: TurnByteStore, id: str, limit: int | None, chunks: Chunks) -> SpoolReader:
+    """Store the bytes of a result."""
+    try:
+        return await spool.write(id, chunks, limit=limit)
+    except StoreUnavailable as error:
+        message = f"{ResultNotStored.default_message}: {error.message}; do not repeat the call"
+        raise ResultNotStored(message, help=error.help) from error
 
 
 async def _to_artifact(value: Any, tool: DeclaredTool, types: ArtifactTypes, keep: StoreResult) -> Any:

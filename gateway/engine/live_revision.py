@@ -8,7 +8,7 @@ from gateway.engine.artifact_classes import ArtifactTypes
 from gateway.engine.gates.definition_guard import DefinitionGuard
 from gateway.engine.gates.guard import GuardDependencies
 from gateway.engine.gates.read_guard import ReadGuard
-from gateway.engine.stages.turn_stages import LoopGuard
+from gateway.engine.stages.turn_stages import LoopGuard, TurnSummaryStage
 from gateway.engine.upstream_resources import ResourceCatalogue
 from gateway.model import ArtifactTool, Backend, Middleware, ToolRegistry
 from gateway.policy import Access
@@ -37,11 +37,15 @@ class LiveCatalogue:
     """How long an implicit turn lasts without a call, in microseconds; `None` if no rule reads earlier calls."""
     inlining: InlinePolicy | None = None
     """Decides by size whether a result is shown whole; without it, the tool's document decides."""
+    only_summarizes: bool = field(init=False)
+    """Whether the only output stages of a turn are summaries, which are left out if no listener receives them."""
     names: Sequence[str] = field(init=False)
     """The advertised names of its tools, sorted: there may be thousands, and lists are sent in this order."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(sorted(self.catalogue.tools)))
+        is_summary = (isinstance(each, TurnSummaryStage) for each in self.turn_output)
+        object.__setattr__(self, "only_summarizes", all(is_summary))
 
     @property
     def has_no_stages(self) -> bool:

@@ -7,6 +7,7 @@ and in the `_meta` of every block.
 import json
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, TypedDict
 from urllib.parse import quote
 
@@ -78,10 +79,17 @@ class CallOutcome:
 
 
 def to_outcome(record: ToolCall, turn: Turn, call: Call) -> CallOutcome:
-    settled = CallOutcome(record, turn, False, call.pending, call.limited)
-    settled.aside = call.aside
-    settled.is_recorded = not call.is_unwritten
-    settled.has_begun, settled.fault, settled.reason = call.course.has_begun, call.fault, call.reason
+    settled = CallOutcome(
+        record,
+        turn,
+        pending=call.pending,
+        limited=call.limited,
+        aside=call.aside,
+        has_begun=call.course.has_begun,
+        fault=call.fault,
+        reason=call.reason,
+        is_recorded=not call.is_unwritten,
+    )
     if call.decision == "hold":
         settled.unconfirmed = call.unconfirmed
         settled.approvals = call.approvals
@@ -301,9 +309,7 @@ async def _relay_text(turn: Turn, record: ToolCall, text: str) -> str:
 
 
 async def _envelope(turn: Turn, record: ToolCall, authority: Authority, text: str) -> str:
-    return await render_off_loop(
-        lambda body: result_envelope(record, turn.turn_secret, authority, body, "tool-result"), text
-    )
+    return await render_off_loop(partial(result_envelope, record, turn.turn_secret, authority, "tool-result"), text)
 
 
 def _is_enveloped(turn: Turn) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.engine.access_rights import is_kept, may_know, may_read, queries_of, require_audience
 from gateway.engine.call import DEFAULT_HOLD_POLICY, NOT_WAITING, Call, Course, HoldPolicy, OutcomeNotRecorded
-from gateway.engine.execute import RunningCalls, execute, get_inline_policy, read_arguments, record_refusal
+from gateway.engine.execute import RunningCalls, execute, read_arguments, record_refusal
 from gateway.engine.live_revision import LiveRevision
 from gateway.engine.observer import CallMeter, Observer, RequestObservation
 from gateway.engine.records.auditor import Auditor
@@ -152,13 +152,29 @@ class Service:
         course: Course | None,
     ) -> CallOutcome:
         """Run a call of a tool that the caller may know of; `declared` is `None` for a query tool."""
-        call = await _make_call(turn, name, args, id, key, client, holding)
+        decoded, identity = await read_arguments(name, args)
+        checksum, text, exact = identity or _NO_IDENTITY
+        call = Call(
+            turn.unique_call_id(id),
+            name,
+            decoded,
+            turn.principal,
+            turn.stored.catalogue,
+            turn.published.snapshot.revision,
+            key,
+            client,
+            turn,
+            checksum,
+            text,
+            holding,
+            args,
+            exact,
+            declared,
+            course=course or Course(),
+        )
         if call.args_text is not None and len(call.args_text) >= LARGE:
             await asyncio.sleep(0)  # other tasks waited for the hash, and would have to for the checks, too
-        if course is not None:
-            call.course = course
         call.course.call_id, call.course.turn_id = call.id, turn.id
-        call.declared = declared
         if declared is None:
             await self._find_target(turn, call)
         if self.observer is not None:
@@ -192,7 +208,7 @@ class Service:
     async def _execute(self, turn: Turn, call: Call, declared: DeclaredTool | None, began: float) -> ToolCall:
         task = self.running.begin(turn.published.access)
         try:
-            return await execute(turn, call, inline=get_inline_policy(turn, declared))
+            return await execute(turn, call)
         except BaseException as error:
             await self._record_interruption(turn, call, declared, error, seconds=perf_counter() - began)
             raise
@@ -240,7 +256,7 @@ class Service:
             if turn.catalogue.turn_input:
                 await run_turn_stages(turn, turn.catalogue.turn_input)
         outcome = await self._run_call(turn, declared, name, args, id, key, client, holding, request, course)
-        if not handle and turn.catalogue.turn_output:  # otherwise they ran, or run when the turn ends
+        if not handle and turn.runs_output:  # otherwise they ran, or run when the turn ends
             await run_turn_stages(turn, turn.catalogue.turn_output)
         return outcome
 
@@ -391,33 +407,3 @@ class Service:
 
 _NO_IDENTITY: Final[tuple[str, None, None]] = ("", None, None)
 """For arguments that cannot be hashed; such a call is refused when it is executed."""
-
-
-async def _make_call(
-    turn: Turn,
-    name: str,
-    args: dict[str, Any] | str | None,
-    id: str | None,
-    key: str | None,
-    client: CallerChannel | None,
-    holding: HoldPolicy,
-) -> Call:
-    decoded, identity = await read_arguments(name, args)
-    checksum, text, exact = identity or _NO_IDENTITY
-    stored, revision = turn.stored, turn.published.snapshot.revision
-    return Call(
-        turn.unique_call_id(id),
-        name,
-        decoded,
-        stored.principal,
-        stored.catalogue,
-        revision,
-        key,
-        client,
-        turn,
-        checksum,
-        text,
-        holding,
-        args,
-        exact,
-    )

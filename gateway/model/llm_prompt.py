@@ -8,10 +8,10 @@ result trusted, never a name or a provider. Results of unregistered tools, error
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from gateway.model.envelopes.trust_envelope import (
-    LARGE,
     Authority,
     TrustEnvelope,
     compute_nonce,
@@ -78,16 +78,14 @@ class Renderer:
             body = await join_bodies(results)
         else:
             body = await describe_artifacts(call.id, results, encoding=self.handle_encoding)
-            return result_envelope(call, ctx.turn_secret, "untrusted", body, "artifact-handle")
+            return result_envelope(call, ctx.turn_secret, "untrusted", "artifact-handle", body)
         return await render_inline(ctx, call, authority, body)
 
 
-async def render_inline(ctx: RenderContext, call: ToolCall, authority: Authority, body: str) -> str:
+def render_inline(ctx: RenderContext, call: ToolCall, authority: Authority, body: str) -> Awaitable[str]:
     """Return the complete text of a result, in its envelope."""
     kind = "trusted-tool-result" if authority == "trusted" else "tool-result"
-    if len(body) < LARGE:
-        return result_envelope(call, ctx.turn_secret, authority, body, kind)
-    return await render_off_loop(lambda text: result_envelope(call, ctx.turn_secret, authority, text, kind), body)
+    return render_off_loop(partial(result_envelope, call, ctx.turn_secret, authority, kind), body)
 
 
 def result_authority(ctx: RenderContext, call: ToolCall) -> Authority:

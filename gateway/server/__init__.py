@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.server.http.drain import ABORT_SECONDS, ShutdownSignal
     from gateway.server.http.json_body import NotStrictJson, strict_json
     from gateway.server.http.listener import BoundSockets, bind_socket, handle_signals, run_event_loop, serve
-    from gateway.server.http.middleware import EdgeMiddleware, EdgeRules, ErrorCountMiddleware
+    from gateway.server.http.middleware import EdgeMiddleware, EdgeRules
     from gateway.server.http.peer_handshake import (
         ANSWER_SIZE,
         MIN_SECRET_BYTES,

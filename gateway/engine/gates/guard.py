@@ -56,6 +56,7 @@ from gateway.policy import (
 from gateway.registries import DeclaredDefinition, DeclaredTool, Query, Requested
 
 if TYPE_CHECKING:
+    from gateway.engine.observer import CallObservation
     from gateway.engine.turns.implicit_turns import ImplicitTurn
     from gateway.engine.turns.turn_store import SharedTurnState
 
@@ -157,13 +158,11 @@ class CallGuard:
         `refuse` raises while the backend must not be called.
         """
         call.definition, call.depends_on_arguments = self.definition, self.reads_arguments
-        since = time_ns()
         try:
-            try:
+            if call.seen is None:
                 self.authorize(call)
-            finally:
-                if call.seen is not None:
-                    call.seen.record_step("authorise", since=since, is_cached=call.is_decision_cached)
+            else:
+                self._authorize_observed(call, call.seen)
             if self.remote_name is not None:
                 await self.wait_for_comparison(call)
             if refuse is not None:
@@ -183,6 +182,13 @@ class CallGuard:
             if call.decision == "allow":  # the last decision did not refuse: a check failed
                 call.set_decision("deny", "check-failed", call.error)
             raise
+
+    def _authorize_observed(self, call: Call, seen: "CallObservation") -> None:
+        since = time_ns()
+        try:
+            self.authorize(call)
+        finally:
+            seen.record_step("authorise", since=since, is_cached=call.is_decision_cached)
 
     def authorize(self, call: Call) -> None:
         """Raise unless the caller may have what they request now. Every handler does this first."""
@@ -216,7 +222,7 @@ class CallGuard:
 
     async def check(self, call: Call, args: Mapping[str, Any]) -> LimitClaim | None:
         """Allow the call or raise. It is counted in the turn from the moment the rules were evaluated."""
-        since = time_ns()
+        since = 0 if call.seen is None else time_ns()
         try:
             outcome = await self._reserve(call, args)
         finally:

@@ -186,7 +186,9 @@ class Auditor:
         outcome: OutcomeValues | None = None,
     ) -> AuditBody:
         turn = None if call.turn is None else call.turn.id
-        part = (call.id, turn, call.idempotency_key, call.fingerprint or None, _is_valid(call, decided))
+        # Handlers receive only valid arguments. `None` if the call did not get that far.
+        is_valid = True if call.identity is not None else _is_valid(decided)
+        part = (call.id, turn, call.idempotency_key, call.fingerprint or None, is_valid)
         identity = call.identity or (tool.name if tool is not None else None)
         tier = None if tool is None else tool.trust.tier.name
         target = (call.tool[:MAX_TEXT], call.catalogue, identity, call.definition, tier)
@@ -270,10 +272,8 @@ def decision_of(call: Call) -> DecisionValues:
     return _INVALID
 
 
-def _is_valid(call: Call, decided: DecisionValues | None) -> bool | None:
-    """Whether the arguments are valid: handlers receive only valid ones. `None` if the call did not get that far."""
-    if call.identity is not None:
-        return True
+def _is_valid(decided: DecisionValues | None) -> bool | None:
+    """Return `False` if the arguments are invalid by the decision about a call; otherwise `None`."""
     return False if decided is not None and decided[1] == _INVALID[1] else None
 
 

@@ -121,8 +121,8 @@ def refusal_before(stages: Sequence[CallStage]) -> Callable[[], None] | None:
             refusing.append(stage.refuse)
         elif not isinstance(stage, _PASSING):
             break
-    if not refusing:
-        return None
+    if len(refusing) < 2:
+        return refusing[0] if refusing else None
 
     def refuse() -> None:
         for each in refusing:

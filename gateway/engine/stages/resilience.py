@@ -174,9 +174,11 @@ class CircuitBreaker:
         return "half-open" if self._is_probing or self._rest() <= 0 else "open"
 
     async def __call__(self, call: Invocation, run: CallPipeline) -> Any:
-        self.refuse()
+        is_probe = False
+        if self._opened_at is not None:
+            self.refuse()
+            is_probe = self._is_probing = True
         era = self._era
-        is_probe = self._is_probing = self.state == "half-open"
         is_down: bool | None = None
         try:
             result = await run(call)

@@ -6,7 +6,7 @@ becomes an error record that the model can read and learn from.
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from gateway.artifacts import SpooledArtifact
@@ -144,7 +144,9 @@ async def execute_tool(
         is_ours = isinstance(error, InvalidToolArgs | ToolDownstreamError)
         message = _report(on_failure, error if is_ours else InvalidToolArgs(cause=error))
         return _to_failure(tool, error, ctx) if message is None else _failure(message)
-    return (value, False) if _is_kept(tool, value) else await _store_result(tool, value, ctx, spool, id)
+    if isinstance(value, SpooledArtifact) and not isinstance(tool, ArtifactTool):  # its handler has stored it
+        return value, False
+    return await _store_result(tool, value, ctx, spool, id)
 
 
 def refuse_arguments(defect: Exception, given: Any, on_failure: OnFailure | None) -> ToolOutcome:
@@ -166,11 +168,6 @@ def _to_failure(tool: Tool, error: Exception, ctx: ToolRunContext) -> ToolOutcom
     if isinstance(error.cause, Refused | ResultNotStored):  # the tool did not run, or ran to its end
         return _failure(error.cause.message)
     return _failure(f"{error.message}: {message_of(error if error.cause is None else error.cause)}")
-
-
-def _is_kept(tool: Tool, value: Any) -> TypeGuard[SpooledArtifact]:
-    """Whether the tool's handler has already stored its result."""
-    return isinstance(value, SpooledArtifact) and not isinstance(tool, ArtifactTool)
 
 
 async def _store_result(tool: Tool, value: Any, ctx: ToolRunContext, spool: ByteStore, id: str) -> ToolOutcome:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from gateway.artifacts import InMemoryReader
 from gateway.engine.live_revision import LiveRevision
 from gateway.engine.records.call_mapper import Spool, TurnByteStore
+from gateway.engine.stages.turn_stages import TurnSummary
 from gateway.engine.turn_pipeline.dispatch_loop import build_query_tools
 from gateway.engine.turns.implicit_turns import ImplicitTurn
 from gateway.engine.turns.turn_calls import NEWEST_RECORDS, TurnCalls
@@ -208,6 +209,13 @@ class Turn:
             return self.state.begin_write()
         output_ran = bool(self.catalogue.turn_output)
         return self.implicit.state.to_continuation(fingerprint, tool=tool, size=size, output_ran=output_ran), None
+
+    @property
+    def runs_output(self) -> bool:
+        """Whether an output stage of the turn has something to do."""
+        return not self.catalogue.only_summarizes or (
+            bool(self.catalogue.turn_output) and self.has_listener(TurnSummary)
+        )
 
     @property
     def is_unused(self) -> bool:

@@ -113,7 +113,7 @@ def content_envelope(authority: Authority, body: str, *, nonce: str, attributes:
     return TrustEnvelope(f"{authority}_content", body, nonce, attributes)
 
 
-def result_envelope(call: ToolCall, secret: bytes, authority: Authority, body: str, kind: str) -> str:
+def result_envelope(call: ToolCall, secret: bytes, authority: Authority, kind: str, body: str) -> str:
     """Return what `content_envelope` renders for the result of a call. A fast path: most envelopes are of this kind."""
     checksum = call.checksum
     nonce = compute_nonce(secret, checksum, call.id)

@@ -18,6 +18,7 @@ MAX_DEPTH: Final = 512
 
 _SAFE_INTEGER: Final = 2**53
 _CACHED_NAME: Final = 128
+_TEXT: Final = frozenset({str})
 _ALWAYS_ALIKE: Final = frozenset({str, bool, type(None)})
 _NUMBERS: Final = frozenset({int, float})
 _FLAT: Final = _ALWAYS_ALIKE | _NUMBERS
@@ -75,7 +76,9 @@ def call_id(tool: str, args: Any) -> str:
 
 def hash_call(tool: str, args: bytes) -> str:
     """Return the hash of a call from the text of its arguments."""
-    return sha256(b'{"args":' + args + _tool_suffix(tool)).hexdigest()
+    # Callers may send any name, so only short ones are cached.
+    suffix = _cached_suffix(tool) if len(tool) <= _CACHED_NAME else _suffix(tool)
+    return sha256(b'{"args":' + args + suffix).hexdigest()
 
 
 def to_pretty_json(value: Any, indent: int = 2) -> str:
@@ -110,13 +113,8 @@ def format_js_string(text: str) -> str:
     return '"' + _NEEDS_ESCAPE.sub(_escape, text) + '"'
 
 
-def _tool_suffix(tool: str) -> bytes:
-    """Return the part of the hashed text that follows the arguments."""
-    # Callers may send any name, so only short ones are cached.
-    return _cached_suffix(tool) if len(tool) <= _CACHED_NAME else _suffix(tool)
-
-
 def _suffix(tool: str) -> bytes:
+    """Return the part of the hashed text that follows the arguments."""
     return b',"tool":' + format_js_string(tool).encode() + b"}"
 
 
@@ -139,9 +137,8 @@ def _orjson_agrees(value: Any, depth: int) -> bool:
     """Whether orjson prints `value` as JavaScript would; false for a value outside the grammar."""
     kind = type(value)
     if kind is dict:
-        for key in value:
-            if type(key) is not str or not key.isascii():
-                return False
+        if not (_TEXT.issuperset(map(type, value)) and "".join(value).isascii()):
+            return False
         items = value.values()
     elif kind is list:
         items = value
@@ -149,6 +146,8 @@ def _orjson_agrees(value: Any, depth: int) -> bool:
         return kind in _ALWAYS_ALIKE or (kind in _NUMBERS and _number_agrees(value))
     if depth > MAX_DEPTH:
         return False
+    if _ALWAYS_ALIKE.issuperset(map(type, items)):
+        return True
     for item in items:  # a plain loop: `all()` over a generator costs twice as much here
         kind = type(item)
         if kind in _ALWAYS_ALIKE:

@@ -289,6 +289,8 @@ def _compile(
 def _copy_json(value: Any, depth: int = 0, *, whole_below: float = 2**53) -> Any:
     """Return a copy in which `5.0` is `5`: the same number in JSON and call ids, so the same value for the handler."""
     kind = type(value)
+    if kind is dict and _SCALARS.issuperset(map(type, value.values())):
+        return value.copy()  # most arguments are flat
     if kind in _SCALARS:
         return value
     if kind is float:

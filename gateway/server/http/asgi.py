@@ -25,6 +25,9 @@ SCOPE_PRINCIPAL: Final = "gateway.principal"
 SCOPE_TASK: Final = "gateway.task"
 """Scope key of the task that answers the request, if the server sets it: `asyncio.current_task` is slower."""
 
+SCOPE_STARTED: Final = "gateway.began"
+"""Scope key of the `perf_counter` value at which the request was admitted."""
+
 HEAD_SIZE: Final = "gateway.head_size"
 """Scope key of an upper bound of the header bytes, if the server knows one: counting them is slow."""
 

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any, Final, Protocol
 
+from gateway.engine import CallMeter
 from gateway.server.http.admission import AdmissionControl
-from gateway.server.http.asgi import SCOPE_TASK, AsgiApp, Receive, Scope, Send, problem_response
+from gateway.server.http.asgi import SCOPE_STARTED, SCOPE_TASK, AsgiApp, Receive, Scope, Send, problem_response
 from gateway.server.http.http1_protocol import SCOPE_CONNECTION
 from gateway.server.http.served_response import ServedResponse
 
@@ -86,21 +87,27 @@ class DrainMiddleware:
         stopping: ShutdownSignal,
         refused: Callable[[str], None],
         admission: AdmissionControl | None = None,
+        meter: CallMeter | None = None,
     ) -> None:
         """`refused` is called with the method of every request that is refused or cut off.
 
-        Without `admission`, no request is refused for load: the process that forwarded it has admitted it already.
+        `meter` counts all other responses with a status of 400 or more. Without `admission`, no request is refused for
+        load: the process that forwarded it has admitted it already.
         """
         self._app = app
         self._admission = admission
+        self._meter = meter
         self._stopping = stopping
         self._refused = refused
         self._requests: dict[asyncio.Task[Any], tuple[str, ServedResponse]] = {}
         """Methods and responses of the requests in progress."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _HEALTH:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if scope["path"] in _HEALTH:
+            await self._app(scope, receive, ServedResponse(send, meter=self._meter).send)
             return
         if self._stopping.times:
             self._refused(scope["method"])
@@ -113,7 +120,8 @@ class DrainMiddleware:
             elif not await admission.acquire(scope):
                 await self._refuse_overload(admission.refused, scope, receive, send)
                 return
-        method, response = scope["method"], ServedResponse(send, admission)
+        scope[SCOPE_STARTED] = perf_counter()
+        method, response = scope["method"], ServedResponse(send, admission, self._meter)
         task = scope.get(SCOPE_TASK) or asyncio.current_task()
         assert task is not None  # noqa: S101 - servers run requests in tasks
         self._requests[task] = method, response

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.model import LARGE, EagerCoroutine, TooManyValues, check_values, run_in_json_thread
+from gateway.model import LARGE, CompletedAwaitable, TooManyValues, check_values, run_in_json_thread
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -58,14 +58,14 @@ async def read_body(receive: Receive, *, limit: int, within: float = MAX_SECONDS
 
 def start_body_read(receive: Receive, limit: int, within: float = MAX_SECONDS) -> bytes | Awaitable[bytes]:
     """Return the body itself if it has arrived in one piece, as most have, else an awaitable of it."""
-    beginning: EagerCoroutine[MutableMapping[str, Any]] = EagerCoroutine(receive())  # type: ignore[arg-type]  # servers give coroutines
-    if beginning.is_over and not beginning.value.get("more_body", False):
+    beginning = receive()
+    if isinstance(beginning, CompletedAwaitable) and not beginning.value.get("more_body", False):
         return _piece(beginning.value, limit)
     return _read_within(within, beginning, receive, limit)
 
 
 async def _read_within(
-    seconds: float, beginning: EagerCoroutine[MutableMapping[str, Any]], receive: Receive, limit: int
+    seconds: float, beginning: Awaitable[MutableMapping[str, Any]], receive: Receive, limit: int
 ) -> bytes:
     try:
         async with asyncio.timeout(seconds):
@@ -74,8 +74,8 @@ async def _read_within(
         raise BodyTooSlow() from None
 
 
-async def _read(beginning: EagerCoroutine[MutableMapping[str, Any]], receive: Receive, limit: int) -> bytes:
-    message = beginning.value if beginning.is_over else await beginning
+async def _read(beginning: Awaitable[MutableMapping[str, Any]], receive: Receive, limit: int) -> bytes:
+    message = await beginning
     pieces = [_piece(message, limit)]
     left = limit - len(pieces[0])
     while message.get("more_body", False):

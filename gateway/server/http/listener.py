@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import uvicorn
 
+from gateway.engine import CallMeter
 from gateway.server.http.admission import AdmissionControl, LoopMonitor
 from gateway.server.http.drain import ABORT_SECONDS, CancellableCalls, DrainMiddleware, ShutdownSignal, drain
 from gateway.server.http.http1_protocol import BoundedHttpProtocol
@@ -96,6 +97,11 @@ class ListenerApps(Protocol):
         ...
 
     @property
+    def meter(self) -> CallMeter:
+        """Counts the error responses of the data app."""
+        ...
+
+    @property
     def close(self) -> Callable[[], Awaitable[None]]:
         """End everything that outlives a request."""
         ...
@@ -122,7 +128,7 @@ async def serve(
 
     `inner` are further listeners of the data app, for requests that other processes forward.
     """
-    draining = [DrainMiddleware(apps.data, stopping, apps.count_refusal, apps.admission)]
+    draining = [DrainMiddleware(apps.data, stopping, apps.count_refusal, apps.admission, apps.meter)]
     data = [_server(draining[0], grace)]
     for each in inner:
         drains = {

@@ -1,4 +1,4 @@
-"""ASGI middleware: host, origin, header-size and credential checks; CORS; and counting of error responses.
+"""ASGI middleware: host, origin, header-size and credential checks, and CORS.
 
 The checks read the path and headers of the scope, never a URL assembled from them.
 """
@@ -7,10 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from time import perf_counter
 from typing import Any, Final
 
-from gateway.engine import CallMeter, set_request_origin
+from gateway.engine import set_request_origin
 from gateway.errors import CredentialUnknown, Unauthenticated
 from gateway.model import Principal
 from gateway.server.http.asgi import (
@@ -74,11 +73,11 @@ class EdgeMiddleware:
         self._open_paths = tuple(rules.open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # not supported
-            await send({"type": "websocket.close", "code": 1008})
-            return
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            if scope["type"] == "websocket":  # not supported
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self._app(scope, receive, send)
             return
         fields = scope[SCOPE_FIELDS] = HeaderFields(scope["headers"])
         refusal = _refusal(fields, self._rules, scope.get(HEAD_SIZE, _UNKNOWN_SIZE))
@@ -254,23 +253,3 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
     """Return the value of a header that occurs exactly once, else `None`."""
     found = [value.strip(b" \t") for key, value in scope["headers"] if key == name]
     return found[0] if len(found) == 1 else None
-
-
-SCOPE_STARTED: Final = "gateway.began"
-"""Scope key of the `perf_counter` value at which the request arrived."""
-
-
-class ErrorCountMiddleware:
-    """Counts responses of the data listener with a status of 400 or more."""
-
-    def __init__(self, app: AsgiApp, meter: CallMeter) -> None:
-        self._app = app
-        self._meter = meter
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http":
-            return self._app(scope, receive, send)
-        scope[SCOPE_STARTED] = perf_counter()
-        response = ServedResponse.of(send)
-        response.meter = self._meter
-        return self._app(scope, receive, response.send)

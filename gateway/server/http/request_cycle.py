@@ -17,6 +17,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from gateway.model import CompletedAwaitable
+
 UNREAD_SECONDS: Final = 30.0
 """Seconds that a response waits for a client that does not read it."""
 
@@ -105,7 +107,7 @@ class RequestCycle(RequestResponseCycle):
         if self._bell is not None:
             self._bell.set()
 
-    async def receive(self) -> Any:
+    def receive(self) -> Awaitable[Any]:  # type: ignore[override]  # its result is awaited all the same
         if self.waiting_for_100_continue and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
@@ -113,8 +115,15 @@ class RequestCycle(RequestResponseCycle):
             if self.flow.read_paused:
                 self.flow.resume_reading()
             if not self._has_news:
-                await self._wait_for_news()
-            self._has_news = False
+                return self._receive_later()
+        return CompletedAwaitable(self._take_message())
+
+    async def _receive_later(self) -> Any:
+        await self._wait_for_news()
+        return self._take_message()
+
+    def _take_message(self) -> dict[str, Any]:
+        self._has_news = False
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
         body, self._size = b"".join(self._pieces), 0

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.engine import CallMeter
 from gateway.errors import CredentialUnknown, Unauthenticated
-from gateway.model import Principal
+from gateway.model import CompletedAwaitable, Principal
 from gateway.server.http.admission import AdmissionControl
 from gateway.server.http.asgi import Response
 
@@ -91,6 +91,7 @@ class ServedResponse:
         "_credential",
         "_has_body",
         "_left",
+        "_meter",
         "_principal",
         "_receive",
         "_send",
@@ -98,17 +99,15 @@ class ServedResponse:
         "is_cut_off",
         "is_over",
         "is_stream",
-        "meter",
         "status",
     )
 
-    def __init__(self, send: Send, admission: AdmissionControl | None = None) -> None:
-        """`admission` has admitted the request; `release` gives its place back."""
+    def __init__(self, send: Send, admission: AdmissionControl | None = None, meter: CallMeter | None = None) -> None:
+        """`admission` has admitted the request; `release` gives its place back. `meter` counts an error response."""
         self._send = send
         self._admission = admission
+        self._meter = meter
         self._watch: StreamWatch | None = None
-        self.meter: CallMeter | None = None
-        """Counts the response if it is an error."""
         self.status = 0
         """The status that was sent; 0 before that."""
         self.is_stream = self.is_over = self.is_cut_off = False
@@ -128,12 +127,22 @@ class ServedResponse:
         self._has_body = False
         self._left: asyncio.Future[None] | None = None
 
-    async def receive(self) -> Message:
+    def receive(self) -> Awaitable[Message]:
         """Return what the client sends; `http.disconnect` also if this class ended the stream."""
-        if not self._has_body:
-            message = await self._receive()
-            self._has_body = not message.get("more_body", False)
-            return message
+        if self._has_body:
+            return self._wait_for_end()
+        coming = self._receive()
+        if isinstance(coming, CompletedAwaitable):
+            self._has_body = not coming.value.get("more_body", False)
+            return coming
+        return self._receive_body(coming)
+
+    async def _receive_body(self, coming: Awaitable[Message]) -> Message:
+        message = await coming
+        self._has_body = not message.get("more_body", False)
+        return message
+
+    async def _wait_for_end(self) -> Message:
         if self._left is None:
             self._left = asyncio.get_running_loop().create_future()
             if self.is_over:
@@ -149,8 +158,8 @@ class ServedResponse:
     def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self.status = status = message["status"]
-            if status >= 400 and self.meter is not None:
-                self.meter.count_rejection(status)
+            if status >= 400 and self._meter is not None:
+                self._meter.count_rejection(status)
             for name, value in message["headers"]:
                 if len(name) == _NAME_SIZE and name.lower() == b"content-type" and value.startswith(_STREAM):
                     self._begin_stream()

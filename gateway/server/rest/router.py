@@ -20,7 +20,7 @@ from gateway.engine import RequestObservation, Service, TurnSync, get_trace_head
 from gateway.errors import GatewayError, ValidationException
 from gateway.model import Schema
 from gateway.policy import GrantService
-from gateway.server.http.asgi import SCOPE_PRINCIPAL, Receive, Response, Scope, Send, error_response
+from gateway.server.http.asgi import SCOPE_PRINCIPAL, SCOPE_STARTED, Receive, Response, Scope, Send, error_response
 from gateway.server.http.json_body import (
     BodyTooLarge,
     BodyTooSlow,
@@ -30,7 +30,6 @@ from gateway.server.http.json_body import (
     parse_strict_json,
     read_body,
 )
-from gateway.server.http.middleware import SCOPE_STARTED
 from gateway.server.http.served_response import ServedResponse
 from gateway.server.rest.api_documentation import REQUESTS
 from gateway.server.rest.events import EventLogs
