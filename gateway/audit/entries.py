@@ -41,7 +41,7 @@ class _SharedPart:
 
     def __post_init__(self) -> None:
         values = [getattr(self, name) for name in self.__dataclass_fields__]  # type: ignore[attr-defined] # of subclasses
-        encoded = orjson.dumps(_plain(self.names, values), option=_SORTED)
+        encoded = _copy(orjson.dumps(_plain(self.names, values), option=_SORTED))
         object.__setattr__(self, "encoded", encoded)
         object.__setattr__(self, "fragment", orjson.Fragment(encoded))
 
@@ -380,9 +380,14 @@ def outcome_fields(
     return part
 
 
+def _copy(encoded: bytes) -> bytes:
+    """Return bytes of their own size: what orjson returns keeps a buffer of 4 KB for as long as it lives."""
+    return b"%b" % encoded
+
+
 @lru_cache(maxsize=4096)  # rules and rows are few, calls are many
 def _encode_decision(part: DecisionValues) -> orjson.Fragment:
-    return orjson.Fragment(orjson.dumps(_plain(_DECISION, part), option=_SORTED))
+    return orjson.Fragment(_copy(orjson.dumps(_plain(_DECISION, part), option=_SORTED)))
 
 
 @lru_cache(maxsize=4096)  # tools are few, too

@@ -99,10 +99,10 @@ class RevisionLists:
 
     def _json(self, listed: ListedTool, version: str) -> bytes:
         if listed.declared is None:
-            return orjson.dumps(to_provider_definition(listed.tool.describe(), "mcp"))
+            return _dump(to_provider_definition(listed.tool.describe(), "mcp"))
         key = (listed.name, version)
         if key not in self.declared:
-            self.declared[key] = orjson.dumps(self._describe(listed, listed.declared, version))
+            self.declared[key] = _dump(self._describe(listed, listed.declared, version))
         return self.declared[key]
 
     def _describe(self, listed: ListedTool, declared: DeclaredTool, version: str) -> dict[str, Any]:
@@ -160,6 +160,11 @@ class ToolLists:
         if published is not self._current.published:
             self._current = RevisionLists(published, self._catalogue)
         return self._current
+
+
+def _dump(tool: Mapping[str, Any]) -> bytes:
+    """Return JSON of its own size: what orjson returns keeps a buffer of 4 KB for as long as it lives."""
+    return b"%b" % orjson.dumps(tool)
 
 
 def _to_array(page: Page) -> tuple[bytes, str | None]:

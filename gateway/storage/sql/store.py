@@ -131,14 +131,7 @@ class SqlStore(Generic[E]):
         self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()
     ) -> None:
         start = CallStart.of(call, turn, audit, process=self.engine.process_id)
-        work = self.writer.run_merged(
-            self._write_starts,
-            start,
-            within=self.engine.start_timeout,
-            undo=start.undo,
-            footprint=turn_footprint(call.turn_id),
-        )
-        await self._backlog.start((call.turn_id, call.id), work)
+        await self._backlog.start((call.turn_id, call.id), self.engine.write_start(start, self._write_starts))
 
     async def record_call(
         self,

@@ -1,5 +1,6 @@
 """Turn state: nothing that was seen is forgotten, the history is bounded, and contradictory JSON is refused."""
 
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -280,3 +281,20 @@ def test_memory_is_nothing_else() -> None:
     assert TurnState() != {"version": 1}
     with pytest.raises(TypeError):
         hash(TurnState())
+
+
+def test_small_state_takes_little_memory() -> None:
+    def make() -> TurnState:
+        state = TurnState()
+        for fingerprint in ("one", "two"):
+            state.reserve_call(fingerprint)
+            state.record_call(Taint(f"tool-{fingerprint}", ("reads",), "open"), "allow")
+        return state
+
+    make()  # what all of them share
+    tracemalloc.start()
+    states = [make() for _ in range(100)]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert taken / len(states) < 3_000  # one buffer of the JSON encoder is 4 KB
