@@ -132,7 +132,7 @@ def make_rows(calls: int, callers: int) -> Iterator[tuple[Any, ...]]:
                 case.tool,
                 case.tool,
                 arguments,
-                call_id(case.tool or "", json.loads(arguments)),
+                checksum,
                 case.catalogue,
                 "r",
                 at,
