@@ -69,7 +69,7 @@ def main() -> None:
 def measure_replay(database: Path) -> dict[str, Any]:
     environ = {**os.environ, "REPOS_DIR": str(ROOT), "HELPDESK_TOKEN": "x"}
     began = time.perf_counter()
-    command = [GATEWAY, "replay", ROOT, "--from", database, "--since", "8d", "--output", "json"]
+    command: list[Any] = [GATEWAY, "replay", ROOT, "--from", database, "--since", "8d", "--output", "json"]
     run = subprocess.run(command, capture_output=True, env=environ, text=True, check=False)
     took = time.perf_counter() - began
     if run.returncode not in (0, 2):
@@ -132,7 +132,7 @@ def make_rows(calls: int, callers: int) -> Iterator[tuple[Any, ...]]:
                 case.tool,
                 case.tool,
                 arguments,
-                call_id(case.tool or "", json.loads(arguments)),
+                checksum,
                 case.catalogue,
                 "r",
                 at,

@@ -57,6 +57,8 @@ def _compare(
     change = find_change(before, decided.decider, is_gone=decided.is_gone)
     if earlier is None and call.was_refused_outside:
         found.add_outside(call)
+    elif earlier is None and change is not None and call.decision == "deny" and call.reason is None:
+        found.add_obstacle(call, "decision")  # the stop list may have refused it
     elif change is None:
         found.add_same(call)
     else:

@@ -386,6 +386,7 @@ class Simulation:
         """Record what a request that is no call read: a prompt, a resource, or a whole result."""
         if not self._view.needs_state(call.catalogue) or call.decision != "allow":
             return
+        self._turns.note_read(call)
         record = self._turns.find(call, self._view.idle_of(call.catalogue))
         offer = self._access.snapshot.offers.get(call.reads or "")
         if offer is None:

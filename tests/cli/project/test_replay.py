@@ -62,7 +62,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     found = Recorded(folder, folder / "p", folder / "data", folder / "log.jsonl")
     write_every_rule(found.project)
     asyncio.run(make_calls(found))
-    export = [sys.executable, "-m", "gateway", "audit", "export", "--database", found.data / "gateway.db"]
+    export: list[Any] = [sys.executable, "-m", "gateway", "audit", "export", "--database", found.data / "gateway.db"]
     found.log.write_bytes(subprocess.run(export, check=True, capture_output=True).stdout)
     return found
 
@@ -118,7 +118,7 @@ def test_bundle_is_a_candidate(recorded: Recorded, tmp_path: Path) -> None:
     relaxed = POLICY.replace("p, role:agent, *, tool:denied, invoke", "p, role:lead, *, tool:denied, invoke")
     candidate = change(recorded, tmp_path, policy=relaxed)
     bundle = tmp_path / "candidate.bundle"
-    build = [sys.executable, "-m", "gateway", "bundle", "build", bundle, "--project", candidate]
+    build: list[Any] = [sys.executable, "-m", "gateway", "bundle", "build", bundle, "--project", candidate]
     subprocess.run(build, check=True, capture_output=True, env=recorded.environ)
     answer = run(recorded, recorded.project, "--candidate", bundle, "--output", "json")
 
