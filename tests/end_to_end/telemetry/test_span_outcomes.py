@@ -237,8 +237,10 @@ async def test_a_held_call_its_approval_and_the_call_that_continues_it(tmp_path:
     assert decision.address in by_name[2]["gate money"].links
 
 
-async def test_a_turn_at_a_gateway_with_two_workers(tmp_path: Path) -> None:
-    """The system chooses the worker of each request: usually both have some, and the tree is the same if not."""
+async def test_a_turn_that_two_workers_serve(tmp_path: Path) -> None:
+    """The system chooses the worker of each connection, and that of a turn serves its calls. So calls that are alone
+    are made until both have served some.
+    """
     async with start_collector() as collector, start_call_counter() as backend:
         project = write(tmp_path / "p", wait_for_spans(approval_client(backend.port, rules=[rule("money", HELD)])))
         env = {**environ_of(PEOPLE), **sending_to(collector)}
@@ -250,6 +252,13 @@ async def test_a_turn_at_a_gateway_with_two_workers(tmp_path: Path) -> None:
                 bodies = [{"tool": "plain", "arguments": {"text": str(number)}} for number in range(8)]
                 replies = [await ana.rest("POST", f"/v1/turns/{turn}/calls", body) for body in bodies]
                 assert [each.status for each in replies] == [200] * 8
+                alone = 0
+                while len(workers_of(collector.spans)) < 2:
+                    assert alone < 400, "one worker serves nothing"
+                    calls = (ana.rest_call("desk", "plain", {"text": "x"}) for _ in range(8))
+                    assert [each.status for each in await asyncio.gather(*calls)] == [200] * 8
+                    alone += 8
+                    await collector.named("execute_tool plain", 8 + alone)
                 await grant(liz, pending_id(await pay(ana)))
                 assert (await pay(ana)).status == 200
                 assert (await ana.rest("POST", f"/v1/turns/{turn}/end", {"as": "ack"})).status == 200
@@ -258,12 +267,17 @@ async def test_a_turn_at_a_gateway_with_two_workers(tmp_path: Path) -> None:
 
     spans = collector.spans
     assert_no_orphan(spans)
+    assert len(workers_of(spans)) == 2
     [opened] = collector.of("turn")
     assert opened[names.TURN_ID] == turn
     per_trace = Counter(each.trace for each in spans if each.kind == "SERVER")
     assert per_trace.pop(opened.trace) == 8
     assert set(per_trace.values()) == {1}
-    assert len(per_trace) == 5  # the turn is opened and ended, a call is held, decided, and runs
+    assert len(per_trace) == 5 + alone  # the turn is opened and ended, a call is held, decided, and runs
     called = branch("dispatch", "iteration", leaves=[("execute_tool plain", [("POST", [])])])
     [tree] = trees([each for each in spans if each.trace == opened.trace])
     assert tree == ("turn", [("POST /v1/turns/{turn}/calls", [called])] * 8)
+
+
+def workers_of(spans: Sequence[Span]) -> set[int]:
+    return {each.resource["process.pid"] for each in spans}

@@ -45,17 +45,22 @@ def start_gateway_process(
     env: Mapping[str, str] | None = None,
     options: tuple[str, ...] = (),
     is_forked: bool = True,
+    before: tuple[str, ...] = (),
 ) -> Iterator[GatewayProcess]:
     """Serve a project with its data in a folder; the process always ends with the block.
 
-    What is not forked starts as it does from a shell, with everything that only then takes effect.
+    What is not forked starts as it does from a shell, with everything that only then takes effect; `before` are the
+    words of a program that starts it.
     `GATEWAY_DATA_DIR` is the folder, which documents read as they like; relative paths in them start there.
     """
     data.mkdir(parents=True, exist_ok=True)
     prepare_data_folder(data, project)
     environ = {**os.environ, "GATEWAY_DATA_DIR": str(data), **(env or {})}
     arguments = ("serve", "--configs", str(project.resolve()), "--port", "0", "--admin-port", "0", *options)
-    process = (start_command if is_forked else _start_python)(*arguments, cwd=data, env=environ)
+    if is_forked:
+        process: ForkedCommand | subprocess.Popen[str] = start_command(*arguments, cwd=data, env=environ)
+    else:
+        process = _start_python(*before, sys.executable, "-m", "gateway", *arguments, cwd=data, env=environ)
     try:
         yield _wait_until_up(process)
     finally:
@@ -66,8 +71,7 @@ def start_gateway_process(
             process.stdout.close()
 
 
-def _start_python(*arguments: str, cwd: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "gateway", *arguments]
+def _start_python(*command: str, cwd: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.backends.mcp.servers.front_gateway import project, tool, upstream
 from tests.support.gateways.projects import document
@@ -29,9 +30,8 @@ import mcp
 async def main():
     async with mcp.Client(sys.argv[2], mode=sys.argv[3]) as client:
         with trace.get_tracer("agent").start_as_current_span("agent"):
-            await client.call_tool("echo", {{"text": "hello"}})
-            await client.call_tool("fail")
-            await client.call_tool("missing")
+            for tool, arguments in json.loads(sys.argv[4]):
+                await client.call_tool(tool, arguments)
 
 asyncio.run(main())
 """
@@ -57,6 +57,42 @@ async def main():
 
 asyncio.run(main())
 """
+SERVICE = f"""{EXPORTING}
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from opentelemetry import propagate
+
+class Shelf(BaseHTTPRequestHandler):
+    def do_GET(self):
+        context = propagate.extract(dict((name.lower(), value) for name, value in self.headers.items()))
+        with trace.get_tracer("service").start_as_current_span("GET /shelf", context, trace.SpanKind.SERVER):
+            self.send_response(200)
+            self.send_header("content-type", "text/plain")
+            self.send_header("content-length", "5")
+            self.end_headers()
+            self.wfile.write(b"chair")
+
+    def log_message(self, *args):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Shelf)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+CALLS: Sequence[tuple[str, Mapping[str, str]]] = (("echo", {"text": "hello"}), ("fail", {}), ("missing", {}))
+
+
+@asynccontextmanager
+async def start_traced_service(backend: str) -> AsyncIterator[str]:
+    """Run an HTTP service that sends its spans to `backend`; yield its URL."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVICE, backend), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(await process.stdout.readline())}/shelf"
+    finally:
+        process.kill()
+        await process.wait()
 
 
 @asynccontextmanager
@@ -83,10 +119,11 @@ async def reference(backend: str, era: str) -> AsyncIterator[tuple[str, list[str
             await process.wait()
 
 
-def written(folder: Path, url: str) -> Path:
+def written(folder: Path, url: str, *more: Mapping[str, Any]) -> Path:
     remote = upstream("remote", {"type": "streamable-http", "url": url})
     made = project(
-        folder, remote, tool("echo", "text"), tool("fail"), tool("missing"), document("Telemetry", "default", {})
+        *(folder, remote, tool("echo", "text"), tool("fail"), tool("missing"), document("Telemetry", "default", {})),
+        *more,
     )
     gateway = made / "configs" / "gateway.yaml"
     text = gateway.read_text(encoding="utf-8")
@@ -94,7 +131,10 @@ def written(folder: Path, url: str) -> Path:
     return made
 
 
-async def call_with_trace(backend: str, endpoint: str, mode: str) -> None:
-    """Make three calls as one agent, in one trace."""
-    client = await asyncio.create_subprocess_exec(*(sys.executable, "-c", CLIENT, backend, endpoint, mode))
+async def call_with_trace(
+    backend: str, endpoint: str, mode: str, calls: Sequence[tuple[str, Mapping[str, str]]] = CALLS
+) -> None:
+    """Make calls as one agent, in one trace."""
+    words = (sys.executable, "-c", CLIENT, backend, endpoint, mode, json.dumps(calls))
+    client = await asyncio.create_subprocess_exec(*words)
     assert await client.wait() == 0
