@@ -136,7 +136,6 @@ LONG: set[str] = {
     "gateway/engine/gates/guard.py",
     "gateway/errors.py",
     "gateway/policy/access.py",
-    "gateway/policy/rules/condition_lint.py",
 }
 
 

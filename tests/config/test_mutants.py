@@ -1,6 +1,6 @@
-"""Thousands of broken projects: each gives diagnostics or serves, none ends in a traceback, none takes long.
+"""Hundreds of broken projects: each gives diagnostics or serves, none ends in a traceback, none takes long.
 
-`MUTANTS` sets how many; run one failing seed with `MUTANT=<seed>`.
+`MUTANTS` sets how many, at least a hundred; run one failing seed with `MUTANT=<seed>`.
 """
 
 import json
@@ -17,8 +17,8 @@ from tests.config.mutants import Mutant, mutant
 from tests.support.gateways.commands import run_gateway
 from tests.support.gateways.process import start_gateway_process
 
-COUNT = int(os.environ.get("MUTANTS", "2000"))
-PARTS = 20
+COUNT = int(os.environ.get("MUTANTS", "600"))
+PARTS = min(20, COUNT // 100)
 SECONDS = 10.0
 MEMORY = 256 * 1024**2
 """The memory that a process may gain over a part."""
@@ -48,7 +48,7 @@ def test_each_mutant_gives_diagnostics_or_serves(part: int, workshop: Workshop) 
 
     assert not failures, f"{len(failures)} mutants failed\n" + "\n".join(failures[:5])
     assert resident_bytes() - before < MEMORY
-    if COUNT >= 2000 and "MUTANT" not in os.environ:
+    if "MUTANT" not in os.environ:
         assert kinds["diagnostics"] > kinds.total() // 3, kinds
         assert kinds["served"] + kinds["valid"] > 0, kinds
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 import pytest
@@ -67,6 +68,7 @@ def _literals(node: ast.AST) -> set[str]:
     return {text for text in texts if CODE.fullmatch(text)}
 
 
+@cache
 def emitted() -> dict[str, str]:
     """All codes, each with one of the modules that can emit it."""
     found: dict[str, str] = {}

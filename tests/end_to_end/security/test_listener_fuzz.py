@@ -28,7 +28,7 @@ from tests.support.gateways.projects import (
 from tests.support.hostile_requests import Hostile, Sent
 
 ANA = Person("ana", ("staff",))
-CASES = int(os.environ.get("FUZZ_CASES", "20000"))
+CASES = int(os.environ.get("FUZZ_CASES", "6000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 AT_ONCE = 48
 PATIENCE = 0.25

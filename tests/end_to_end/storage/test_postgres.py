@@ -16,7 +16,7 @@ from gateway.policy.stop_list import Stop, StopTarget
 from gateway.storage.sql.postgres.connection import PostgresConnection
 from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from tests.support.gateways.gate_projects import ANA, HELD, LIZ, PEOPLE, code_of, grant, pay, pending_id, rule
-from tests.support.gateways.projects import Caller, http_tool, start_call_counter, start_gateway
+from tests.support.gateways.projects import Caller, Reply, http_tool, start_call_counter, start_gateway
 from tests.support.gateways.replicas import CONNECTION, replicas, write_replica_project
 from tests.support.servers.postgres_server import PostgresServer, start_postgres
 
@@ -78,10 +78,21 @@ async def test_limit_is_one_for_all(tmp_path: Path, address: str, check: Any) ->
     limited = rule("limited", check, tools=["plain"])
     async with replicas(tmp_path, address, limited) as (gateways, backend):
         callers = [each.caller(ANA) for each in gateways] * 10
-        answers = await asyncio.gather(*(each.rest_call("desk", "plain", {"text": "x"}) for each in callers))
+        answers = await asyncio.gather(*map(call_until_answered, callers))
 
-    assert sum(not each.json["isError"] for each in answers) == len(backend.paths) == 7
-    assert "lets 7 calls through" in code_of(next(each for each in answers if each.json["isError"]))
+    ran = [each for each in answers if each.status != 429]
+    assert len(ran) == len(backend.paths) == 7
+    assert all(each.json.get("isError") is False or each.json["code"] == "E_OUTCOME_NOT_RECORDED" for each in ran)
+    assert "lets 7 calls through" in code_of(next(each for each in answers if each.status == 429))
+
+
+async def call_until_answered(caller: Caller) -> Reply:
+    """Repeat a call that the store was too slow for, as it may be on a busy machine: such a call was not made."""
+    with anyio.fail_after(60):
+        while (reply := await caller.rest_call("desk", "plain", {"text": "x"})).status == 503:
+            assert reply.json["code"] in ("E_STORE_UNAVAILABLE", "E_CREDENTIAL_UNKNOWN"), reply.body
+            await anyio.sleep(0.05)
+    return reply
 
 
 async def test_handle_is_taken_up_by_the_other(tmp_path: Path, address: str) -> None:

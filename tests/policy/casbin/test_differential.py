@@ -4,7 +4,7 @@ import pytest
 
 from tests.policy.casbin.differential import differences
 
-PAIRS = 100_000
+PAIRS = 40_000
 SHARDS = 4
 
 

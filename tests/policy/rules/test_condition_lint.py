@@ -8,8 +8,9 @@ import pytest
 
 from gateway.model.schema.schema import Schema
 from gateway.policy.rules.cel_syntax_tree import parse_expression
-from gateway.policy.rules.condition_lint import ConditionMistake, constant_value, find_mistakes
+from gateway.policy.rules.condition_lint import ConditionMistake, find_mistakes
 from gateway.policy.rules.conditions import CEL, compile_condition
+from gateway.policy.rules.constant_value import constant_value
 from gateway.policy.rules.schema_lookup import SchemaView
 
 Json = dict[str, Any]

@@ -25,7 +25,7 @@ from gateway.model.primitives.json_fingerprint import (
 from gateway.model.tools.backend import BackendError
 from gateway.server.http.json_body import MAX_DEPTH, NotStrictJson, strict_json
 
-CASES = int(os.environ.get("FUZZ_CASES", "20000"))
+CASES = int(os.environ.get("FUZZ_CASES", "6000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 MOST = 1000
 """The limit of values in these tests: most generated texts are short."""
