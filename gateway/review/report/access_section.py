@@ -25,6 +25,8 @@ class RecordedPeriod:
 
     since: datetime
     oldest: datetime | None
+    is_covered: bool
+    """Whether there are records from the start of the period or before."""
     unused: tuple[IdleRow, ...]
 
 
@@ -64,7 +66,7 @@ NO_RECORDS = NoData("no store was read, so the use of access is unknown", "name 
 def _period(source: ReportInput, usage: UsageTable) -> RecordedPeriod:
     idle = [each for each in source.review.row_use if each.is_unused]
     rows = tuple(_row(source, each.row, last=each.use.last if each.use else None) for each in idle)
-    return RecordedPeriod(usage.since, usage.oldest, rows)
+    return RecordedPeriod(usage.since, usage.oldest, usage.covers_period, rows)
 
 
 def _row(source: ReportInput, row: PolicyRow, *, last: datetime | None = None) -> IdleRow:

@@ -174,9 +174,10 @@ def _of_grants(sections: "ReportSections") -> Iterator[ReviewFinding]:
 def _of_access(sections: "ReportSections") -> Iterator[ReviewFinding]:
     found = sections.access_use
     if not isinstance(found.use, NoData):
+        grade: Grade = "medium" if found.use.is_covered else "low"  # what was before the records is unknown
         for row in found.use.unused:
             title = "A row was not used"
-            yield ReviewFinding("row-unused", "medium", title, row.words, "access-use", row.position)
+            yield ReviewFinding("row-unused", grade, title, row.words, "access-use", row.position)
     for row in found.redundant:
         yield ReviewFinding("row-redundant", "low", "A row adds nothing", row.words, "access-use", row.position)
     for name in found.ownerless:
