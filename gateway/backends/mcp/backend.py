@@ -17,8 +17,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from gateway.artifacts import encode_utf8
-from gateway.backends.mcp.connection import UpstreamConnection
-from gateway.backends.mcp.rpc_responses import RemoteError
+from gateway.backends.mcp.connection import UpstreamConnection, end_with_error
 from gateway.backends.mcp.server_requests import (
     CallerRelay,
     fetch_legacy_result,
@@ -210,12 +209,8 @@ class McpBackend:
         params["_meta"] = dict(hop.fields)
         try:
             value = await self._call_tool(call, params, hop)
-        except RemoteError as error:
-            hop.end(code=error.number)
-            raise
         except BaseException as error:
-            is_cancelled = isinstance(error, asyncio.CancelledError)
-            hop.end(error=error.word if isinstance(error, BackendError) else ("failed", "cancelled")[is_cancelled])
+            end_with_error(hop, error)
             raise
         hop.end()
         return value

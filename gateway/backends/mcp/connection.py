@@ -145,6 +145,17 @@ class ConnectionHealth:
             self.state = "down"
 
 
+def end_with_error(hop: OutboundRequest, error: BaseException) -> None:
+    """End a traced request that failed or was cancelled."""
+    match error:
+        case RemoteError():
+            hop.end(code=error.number)
+        case BackendError():
+            hop.end(error=error.word)
+        case _:
+            hop.end(error="cancelled" if isinstance(error, asyncio.CancelledError) else "failed")
+
+
 class UpstreamConnection(ABC):
     """A connection to an upstream server. Created without a loop; the first request or `connect` detects the era."""
 
@@ -262,12 +273,8 @@ class UpstreamConnection(ABC):
             result = await self._request(
                 method, {**params, "_meta": {**params.get("_meta", {}), **hop.fields}}, exchange
             )
-        except RemoteError as error:
-            hop.end(code=error.number)
-            raise
         except BaseException as error:
-            is_cancelled = isinstance(error, asyncio.CancelledError)
-            hop.end(error=error.word if isinstance(error, BackendError) else ("failed", "cancelled")[is_cancelled])
+            end_with_error(hop, error)
             raise
         finally:
             _OWN_REQUEST.reset(token)

@@ -184,15 +184,15 @@ async def test_store_that_is_slow_holds_up_only_what_it_keeps(
     tmp_path: Path, forks: ForkServer, s3: ObjectStore
 ) -> None:
     async with start_faulty_proxy(s3.endpoint) as way, start_shop(forks, tmp_path, way.endpoint) as served:
-        way.slowness = 0.4
+        way.parts_go_on = asyncio.Event()
         large = asyncio.create_task(served.shop.rest("history_fetch", {"bytes": 9 << 20}))
         while not any(asked.startswith("PUT ") for asked in way.asked):
             await asyncio.sleep(0.01)
         small = [await served.shop.rest("order_place", {"order": f"order-{number}"}) for number in range(5)]
         was_first = not large.done()
         ready = await served.ready()
+        way.parts_go_on.set()
         kept = await large
-        way.slowness = 0.0
 
         assert was_first
         assert {each.body["isError"] for each in small} == {False}

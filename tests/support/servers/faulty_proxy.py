@@ -31,6 +31,8 @@ class FaultyProxy:
         self.lie: Lie | None = None
         self.slowness = 0.0
         """Seconds added to every request."""
+        self.parts_go_on: asyncio.Event | None = None
+        """Holds parts until it is set, and no other request."""
         self.refuse_puts_with: int | None = None
         self.asked: list[str] = []
         self.most_parts_at_once = 0
@@ -81,11 +83,11 @@ class FaultyProxy:
         self._parts += is_part
         self.most_parts_at_once = max(self.most_parts_at_once, self._parts)
         try:
-            return await self._forwarded(request)
+            return await self._forwarded(request, is_part=is_part)
         finally:
             self._parts -= is_part
 
-    async def _forwarded(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _forwarded(self, request: web.BaseRequest, *, is_part: bool) -> web.StreamResponse:
         self.asked.append(f"{request.method} {request.path_qs}")
         if self._let_through is not None and request.method == "PUT":
             self._let_through -= 1
@@ -97,6 +99,8 @@ class FaultyProxy:
             await self._goes_on.wait()
             if self._is_cut:  # never forwarded
                 return web.Response(status=503)
+        if is_part and self.parts_go_on is not None:
+            await self.parts_go_on.wait()
         await asyncio.sleep(self.slowness)
         if self.refuse_puts_with is not None and request.method == "PUT":
             return web.Response(status=self.refuse_puts_with)
