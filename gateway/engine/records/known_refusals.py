@@ -35,6 +35,8 @@ HOLDS_FOR: Final = 20_000_000
 
 MOST: Final = 4096
 _FORGOTTEN_AT_ONCE: Final = 64
+_ANY: Final = ""
+"""Instead of the fingerprint of a call, for any valid arguments."""
 
 _REPEATED: Final = frozenset(
     {
@@ -88,22 +90,26 @@ class KnownRefusals:
         """Remember a refusal that was only counted."""
         if reason not in _REPEATED or not call.fingerprint or not _may_be_repeated(turn, call):
             return
-        key, now = _key(turn, call, call.fingerprint if call.depends_on_arguments else ""), self._clock()
-        self._known.pop(key, None)  # the newest is the last one
+        now = self._clock()
         self._forget_oldest(now)
         trusted = record.trusted is True
         results: Any = record.results
-        self._known[key] = _KnownRefusal(
-            now + HOLDS_FOR, reason, results.render(), record.inline, trusted, _get_decision(call)
-        )
+        known = _KnownRefusal(now + HOLDS_FOR, reason, results.render(), record.inline, trusted, _get_decision(call))
+        for arguments in (call.fingerprint,) if call.depends_on_arguments else (call.fingerprint, _ANY):
+            key = _key(turn, call, arguments)
+            self._known.pop(key, None)  # the newest is the last one
+            self._known[key] = known
 
     def repeat(self, turn: Turn, call: Call) -> ToolCall | None:
         """Refuse a call as the one before; `None` if the guard has to decide about it."""
         if not self._known or not call.fingerprint or not _may_be_repeated(turn, call):
             return None
-        known = self._find(_key(turn, call, "")) if _is_like_others(turn, call) else None
-        known = known or self._find(_key(turn, call, call.fingerprint))
-        if known is None or not self._store.count_refusal(call.principal, known.reason):
+        known = self._find(_key(turn, call, call.fingerprint))
+        if known is None:
+            known = self._find(_key(turn, call, _ANY))
+            if known is None or not _has_valid_arguments(turn, call):
+                return None
+        if _is_loop(turn, call) or not self._store.count_refusal(call.principal, known.reason):
             return None
         call.is_refused = True
         (call.identity, call.definition, call.decision, call.reason, call.because, *others) = known.decision
@@ -135,7 +141,7 @@ class KnownRefusals:
 
     def _forget_oldest(self, now: int) -> None:
         for key in list(islice(self._known, _FORGOTTEN_AT_ONCE)):
-            if self._known[key].until > now and len(self._known) < MOST:
+            if self._known[key].until > now and len(self._known) < MOST - 1:  # one refusal may have two keys
                 break
             del self._known[key]
 
@@ -153,12 +159,16 @@ def _may_be_repeated(turn: Turn, call: Call) -> bool:
     )
 
 
-def _is_like_others(turn: Turn, call: Call) -> bool:
-    """Whether no check of its arguments, or of how often they were sent, would refuse the call before the guard."""
-    tool, loop_guard = turn.tools.get(call.tool), turn.catalogue.loop_guard
+def _is_loop(turn: Turn, call: Call) -> bool:
+    """Whether the loop guard refuses the call, which comes before its tool."""
+    loop_guard = turn.catalogue.loop_guard
+    return loop_guard is not None and loop_guard.stops(turn.count_calls(call.fingerprint))
+
+
+def _has_valid_arguments(turn: Turn, call: Call) -> bool:
+    """Whether the tool, which comes before the guard, accepts the arguments. Custom checks have to be awaited."""
+    tool = turn.tools.get(call.tool)
     if tool is None or tool.input_schema.has_checks:
-        return False
-    if loop_guard is not None and loop_guard.stops(turn.count_calls(call.fingerprint)):
         return False
     try:
         tool.input_schema.check(call.args)

@@ -90,7 +90,7 @@ class _History:
         kind = self._kinds.get((tool, flags, tier))
         if kind is None:
             kind = self._kinds[tool, flags, tier] = len(self._kinds)
-            self._kinds_json = _copy(orjson.dumps(list(self._kinds)))
+            self._kinds_json = b"%b" % orjson.dumps(list(self._kinds))  # a copy: orjson's keep a buffer of 4 KB
         self._rows.append(_ROW % (kind, _DECISIONS[decision], at))
         if len(self.calls) > NEWEST:
             del self.calls[0], self._rows[0]
@@ -350,12 +350,7 @@ def _encode_taint(taint: Taint) -> tuple[bytes, bytes]:
 @lru_cache(maxsize=4096)
 def _encode_kind(tool: str, flags: tuple[str, ...], tier: str) -> bytes:
     """Return the only kind of a history with one call."""
-    return _copy(orjson.dumps([(tool, flags, tier)]))
-
-
-def _copy(encoded: bytes) -> bytes:
-    """Return bytes of their own size: what orjson returns keeps a buffer of 4 KB for as long as it lives."""
-    return b"%b" % encoded
+    return b"%b" % orjson.dumps([(tool, flags, tier)])  # a copy, likewise
 
 
 def _encode_head(flags: Iterable[str], tiers: Iterable[str], classes: Iterable[str]) -> bytes:

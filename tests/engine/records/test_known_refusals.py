@@ -206,6 +206,7 @@ async def test_invalid_arguments_are_refused_as_such(tmp_path: Path) -> None:
             assert refused.known.repeat(turn, refused.call(turn, args)) is None
         turn = await refused.turn(registry=ToolRegistry([]))
         assert refused.known.repeat(turn, refused.call(turn)) is None
+        assert await refused.repeats({"note": "a"})  # these were valid a moment ago
 
 
 async def test_refusal_that_needs_an_entry_of_its_own_is_decided(tmp_path: Path) -> None:
