@@ -85,7 +85,7 @@ def test_arguments_of_refused_calls_are_stored_as_the_storage_says(
 ) -> None:
     [call] = read_all(asyncio.run(record(tmp_path, ("small_amounts", BIG), replay=replay)))
 
-    assert (call.arguments, call.masked) == (arguments, masked)
+    assert (call.arguments, set(call.masked)) == (arguments, masked)
 
 
 def test_arguments_that_look_like_secrets_are_never_stored(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_arguments_that_look_like_secrets_are_never_stored(tmp_path: Path) -> No
     database = asyncio.run(record(tmp_path, ("plain", wrong), replay={"arguments": "values"}))
     [call] = read_all(database)
 
-    assert (call.reason, call.arguments, call.masked) == ("arguments-invalid", {"text": "a"}, {"password"})
+    assert (call.reason, call.arguments, set(call.masked)) == ("arguments-invalid", {"text": "a"}, {"password"})
     assert b"hunter2" not in database.read_bytes()
 
 
