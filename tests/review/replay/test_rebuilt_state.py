@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.model.caller import Principal
-from gateway.policy.limits import LimitKey, QuotaLimit, RateLimit
+from gateway.policy.limits import Limit, LimitKey, QuotaLimit, RateLimit
 from gateway.policy.rules.turn_state import Taint
 from gateway.review.replay import caller_memory, limit_counters, turn_states
 from gateway.review.replay.caller_memory import CallerMemory
@@ -74,7 +74,7 @@ def test_read_makes_earlier_implicit_states_of_its_caller_unknown(monkeypatch: p
 def test_counts_of_windows_that_ended_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit_counters, "_PRUNED_EVERY", 2)
     counters = LimitCounters()
-    limits = [QuotaLimit("quota", 1, HOUR), RateLimit("rate", 1, timedelta(seconds=1))]
+    limits: list[Limit] = [QuotaLimit("quota", 1, HOUR), RateLimit("rate", 1, timedelta(seconds=1))]
 
     async def count() -> list[bool]:
         found = []
@@ -90,7 +90,7 @@ def test_counts_of_windows_that_ended_are_dropped(monkeypatch: pytest.MonkeyPatc
 
 def test_released_call_is_not_counted_any_more() -> None:
     counters = LimitCounters()
-    limits = [QuotaLimit("quota", 1, HOUR), RateLimit("rate", 1, timedelta(minutes=1))]
+    limits: list[Limit] = [QuotaLimit("quota", 1, HOUR), RateLimit("rate", 1, timedelta(minutes=1))]
 
     async def count() -> list[bool]:
         first = await counters.acquire(limits, KEY)
@@ -105,7 +105,7 @@ def test_released_call_is_not_counted_any_more() -> None:
 
 def test_observing_limit_refuses_nothing_and_counts_nothing_beyond_it() -> None:
     counters = LimitCounters()
-    limits = [QuotaLimit("quota", 1, HOUR, enforced=False)]
+    limits: list[Limit] = [QuotaLimit("quota", 1, HOUR, enforced=False)]
 
     async def count() -> list[Any]:
         return [await counters.acquire(limits, KEY) for _ in range(2)]
@@ -126,9 +126,9 @@ def test_memory_of_callers_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatc
     assert memory.sightings_of(ANA) == {"egress": 2}
     assert memory.find_result(ANA, "one") == memory.find_result(ANA, "one#0") == ("fetch", "page")
     assert memory.find_result(EVE, "one") is None
-    assert not memory.has_forgotten
+    forgotten = [memory.has_forgotten]
     memory.add_sightings(EVE, ("egress",), 3)
     memory.add_result(EVE, "two", "fetch", "page")
-    assert memory.has_forgotten
+    assert [*forgotten, memory.has_forgotten] == [False, True]
     assert memory.sightings_of(ANA) == {}
     assert memory.find_result(ANA, "one") is None
