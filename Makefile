@@ -55,7 +55,7 @@ ifdef COVERAGE
 endif
 
 .PHONY: test-long
-test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream servers 1,000 times; reload 100 times; trace 10,000 calls; results of a gigabyte; break 50,000 projects; send a million hostile requests; compare ten million decisions with the reference (most of two hours)
+test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream servers 1,000 times; reload 100 times; trace 10,000 calls; results of a gigabyte; break 50,000 projects; send a million hostile requests; compare ten million decisions with the reference and a million pairs of an access review with the policy (most of two hours)
 	KILL_ROUNDS=200 $(BIN)/pytest -q tests/end_to_end/durability/test_kills.py tests/end_to_end/audit/test_crashes.py
 	TELEMETRY_CALLS=10000 $(BIN)/pytest -q tests/end_to_end/telemetry/test_random_calls.py
 	LARGE_BYTES=1073741824 $(BIN)/pytest -q tests/end_to_end/server/test_large_results.py tests/end_to_end/storage/test_bucket.py -k memory
@@ -68,6 +68,7 @@ test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream se
 	MUTANTS=50000 $(BIN)/pytest -q -n auto tests/config/test_mutants.py
 	FUZZ_CASES=1000000 $(BIN)/pytest -q -s tests/end_to_end/security/test_listener_fuzz.py tests/server/http/test_json_fuzz.py
 	$(BIN)/python tests/policy/casbin/differential.py
+	ACCESS_PAIRS=1000000 $(BIN)/pytest -q tests/review/access/test_effective_access.py
 
 .PHONY: conformance
 conformance: $(READY) ## run the official MCP conformance suite (needs npm; installs Node 22 into a cache folder)
@@ -90,6 +91,7 @@ bench: $(READY) ## print what calls cost as users run them, next to FastMCP, and
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/authz.py
 	$(BIN)/python benchmarks/config.py --sizes 10 100 1000
+	$(BIN)/python benchmarks/access_review.py --sizes 100x100 1000x1000
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/storages.py

@@ -33,9 +33,9 @@ def list_attestations(loaded: ConfigDocuments, *, environment: str | None) -> li
 
     One that names no environment is for all of them in which its owner has no other.
     """
-    found = (
+    found = [
         _to_attestation(each.spec, each) for each in loaded.documents if isinstance(each.spec, AttestationDocument)
-    )
+    ]
     named = [each for each in found if environment is not None and each.environment == environment]
     owners = {each.owner for each in named}
     return [*named, *(each for each in found if each.environment is None and each.owner not in owners)]
