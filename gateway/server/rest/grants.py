@@ -38,7 +38,8 @@ REQUESTS: Final[Mapping[str, Document]] = {
                 "description": "Why, in one line; it is shown to approvers and recorded.",
             },
         }
-    )
+    ),
+    "GrantDecision": {**object_of({}), "description": "An empty object: the path and the credential say everything."},
 }
 
 ANSWERS: Final[Mapping[str, Document]] = {

@@ -418,6 +418,7 @@ _GRANT_OPERATIONS: Final[tuple[RestOperation, ...]] = (
         grants.approve_grant,
         SuccessResponse("The grant.", "Grant"),
         "grants",
+        body="GrantDecision",
         also=_GRANT_REFUSALS,
     ),
     RestOperation(
@@ -428,6 +429,7 @@ _GRANT_OPERATIONS: Final[tuple[RestOperation, ...]] = (
         grants.refuse_grant,
         SuccessResponse("The grant.", "Grant"),
         "grants",
+        body="GrantDecision",
         also=_GRANT_REFUSALS,
     ),
     RestOperation(
@@ -438,6 +440,7 @@ _GRANT_OPERATIONS: Final[tuple[RestOperation, ...]] = (
         grants.revoke_grant,
         SuccessResponse("The grant.", "Grant"),
         "grants",
+        body="GrantDecision",
         also={409: _GRANT_REFUSALS[409]},
     ),
 )
