@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -315,11 +316,13 @@ _ORIGIN: Final[ContextVar[RequestOrigin]] = ContextVar("gateway_origin", default
 
 
 get_request_origin: Final = _ORIGIN.get
+_make_origin: Final = lru_cache(maxsize=1024)(RequestOrigin)
+"""A caller sends many requests from one address."""
 
 
 def set_request_origin(credential: Credential | None, client: Sequence[Any] | None) -> None:
     """Set the origin of the current request; `client` is the address and port of its connection, if any."""
-    _ORIGIN.set(RequestOrigin(credential, client[0] if client else None))
+    _ORIGIN.set(_make_origin(credential, client[0] if client else None))
 
 
 def set_client_info(info: object) -> None:

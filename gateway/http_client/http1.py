@@ -10,6 +10,7 @@ import asyncio
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import httptools
@@ -289,7 +290,7 @@ class Http1Connection(asyncio.Protocol):
         self._fields += 1
         if self._fields > MAX_FIELDS or len(name) + len(value) > MAX_FIELD:
             raise _ResponseRefused("too many headers, or a long one")
-        key, text = name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape").strip(" \t")
+        key, text = _decode_name(name), value.decode("utf-8", "surrogateescape").strip(" \t")
         self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
 
     def on_headers_complete(self) -> None:
@@ -335,6 +336,11 @@ class Http1Connection(asyncio.Protocol):
             self._owner.release(self)
         else:
             self.close()
+
+
+@lru_cache(maxsize=256)
+def _decode_name(name: bytes) -> str:
+    return name.decode("latin-1").lower()
 
 
 class _ResponseRefused(Exception):
