@@ -10,8 +10,8 @@ import pytest
 from gateway.app.app import prepare_app
 from gateway.app.settings import Settings
 from gateway.telemetry.settings import InvalidTelemetry
-from tests.end_to_end.telemetry.test_sdk_components import CALL, PEOPLE, package, read_lines
-from tests.support.gateways.gate_projects import ANA, approval_client, write
+from tests.end_to_end.telemetry.test_sdk_components import CALL, package, read_lines
+from tests.support.gateways.gate_projects import ANA, PEOPLE, approval_client, write
 from tests.support.gateways.process import start_gateway_process
 from tests.support.gateways.projects import Caller, environ_of, send_http, start_call_counter
 from tests.support.paths import ROOT

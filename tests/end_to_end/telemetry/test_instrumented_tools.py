@@ -135,7 +135,7 @@ async def test_all_parties_are_in_the_tree_of_the_agent(
 def below_executions(collector: Collector) -> dict[tuple[str, str, str], Sequence[str]]:
     """Return what is below the execution of a tool, with the names of the spans between."""
     by_address = {each.address: each for each in collector.spans}
-    found = {}
+    found: dict[tuple[str, str, str], Sequence[str]] = {}
     for span in collector.spans:
         between, above = [], by_address.get((span.trace, span.parent))
         while above is not None and not above.name.startswith("execute_tool "):

@@ -17,14 +17,16 @@ EXPORTING = """
 import asyncio, json, sys
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-provider = TracerProvider()
+provider = TracerProvider(resource=Resource.create({"service.name": NAME}))
 provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{sys.argv[1]}/v1/traces")))
 trace.set_tracer_provider(provider)
 """
-CLIENT = f"""{EXPORTING}
+CLIENT = f"""NAME = "agent"
+{EXPORTING}
 import mcp
 
 async def main():
@@ -35,7 +37,8 @@ async def main():
 
 asyncio.run(main())
 """
-SERVER = f"""{EXPORTING}
+SERVER = f"""NAME = "mcp-server"
+{EXPORTING}
 sys.path.append(sys.argv[2])
 from tests.backends.mcp.servers.reference_server import server
 from tests.backends.mcp.servers.asgi_host import legacy_only, serve_app
@@ -57,7 +60,8 @@ async def main():
 
 asyncio.run(main())
 """
-SERVICE = f"""{EXPORTING}
+SERVICE = f"""NAME = "shelf-service"
+{EXPORTING}
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from opentelemetry import propagate
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from importlib import import_module
 from typing import Any
 
 import aiohttp
 import sqlalchemy
 from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
@@ -14,14 +16,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 def prepare(collector: str) -> None:
     """Instrument the libraries, unless `opentelemetry-instrument` has. A worker process needs an SDK of its own."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.instrumentation import aiohttp_client
-    from opentelemetry.instrumentation import sqlalchemy as database  # type: ignore[attr-defined]  # not in the lock
 
+    # Not imported by a statement: these packages are not in the lock.
+    http_client = import_module("opentelemetry.instrumentation.aiohttp_client")
+    database = import_module("opentelemetry.instrumentation.sqlalchemy")
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        provider = TracerProvider()
+        provider = TracerProvider(resource=Resource.create({"service.name": "worker process"}))
         provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{collector}/v1/traces")))
         trace.set_tracer_provider(provider)
-    instrumentors: list[Any] = [aiohttp_client.AioHttpClientInstrumentor(), database.SQLAlchemyInstrumentor()]
+    instrumentors: list[Any] = [http_client.AioHttpClientInstrumentor(), database.SQLAlchemyInstrumentor()]
     for each in instrumentors:
         if not each.is_instrumented_by_opentelemetry:
             each.instrument(skip_dep_check=True)  # SQLAlchemy 2.1 is newer than what its instrumentation declares
