@@ -9,11 +9,11 @@ GENERATED := tests/config/test_mutants.py tests/server/http/test_json_fuzz.py
 # Floors of branch coverage by package, and what must have no branch without a test: decisions, their records, the stores.
 FLOORS := errors.py:100 approvals/*:100 artifacts/*.py:100 artifacts/formats/*:98 audit/*:100 engine/*:97 identity/*:100 \
 	mcp/*:97 model/*:100 policy/*:98 storage/*:96
-WHOLE := mcp/http_bodies.py policy/access.py policy/casbin/* policy/limits.py policy/stop_list.py engine/turn_pipeline/* \
+WHOLE := mcp/http_bodies.py policy/access.py policy/casbin/* policy/forward_clock.py policy/grants/* policy/limits.py policy/stop_list.py engine/turn_pipeline/* \
 	engine/gates/call_limits.py engine/gates/guard.py engine/gates/read_guard.py engine/handler.py \
 	engine/records/auditor.py engine/turns/implicit_turns.py app/jobs/audit_retention.py storage/unwritten_outcomes.py \
 	storage/cache_invalidation.py storage/rate_*.py storage/shared_file.py storage/sql/approval*.py \
-	storage/sql/audit_log.py storage/sql/engine_base.py storage/sql/quotas.py storage/sql/postgres/* \
+	storage/sql/audit_log.py storage/sql/engine_base.py storage/sql/grants.py storage/sql/quotas.py storage/sql/postgres/* \
 	storage/sql/sqlite/engine.py storage/sql/sqlite/single_call*.py storage/sql/stop_list.py storage/sql/store.py
 HELPDESK_PORT ?= 8091
 SERVE_ARGS ?=
@@ -55,7 +55,7 @@ ifdef COVERAGE
 endif
 
 .PHONY: test-long
-test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream servers 1,000 times; reload 100 times; trace 10,000 calls; results of a gigabyte; break 50,000 projects; send a million hostile requests; compare ten million decisions with the reference (most of two hours)
+test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream servers 1,000 times; reload 100 times; trace 10,000 calls; results of a gigabyte; break 50,000 projects; send a million hostile requests; compare ten million decisions, and grants in 20,000 random worlds, with the reference (most of two hours)
 	KILL_ROUNDS=200 $(BIN)/pytest -q tests/end_to_end/durability/test_kills.py tests/end_to_end/audit/test_crashes.py
 	TELEMETRY_CALLS=10000 $(BIN)/pytest -q tests/end_to_end/telemetry/test_random_calls.py
 	LARGE_BYTES=1073741824 $(BIN)/pytest -q tests/end_to_end/server/test_large_results.py tests/end_to_end/storage/test_bucket.py -k memory
@@ -68,6 +68,7 @@ test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream se
 	MUTANTS=50000 $(BIN)/pytest -q -n auto tests/config/test_mutants.py
 	FUZZ_CASES=1000000 $(BIN)/pytest -q -s tests/end_to_end/security/test_listener_fuzz.py tests/server/http/test_json_fuzz.py
 	$(BIN)/python tests/policy/casbin/differential.py
+	GRANT_CASES=20000 $(BIN)/pytest -q --show-capture=no tests/policy/grants/test_grant_properties.py
 
 .PHONY: conformance
 conformance: $(READY) ## run the official MCP conformance suite (needs npm; installs Node 22 into a cache folder)

@@ -247,7 +247,7 @@ def _known_names(
         classes=_classes(names.get("ArtifactClass", ()), policies),
         catalogues=names.get("Catalogue", frozenset()),
         tiers=snapshot.ranks if snapshot else None,
-        roles=snapshot.roles if snapshot else None,
+        roles=snapshot.roles.union(*(each.roles for each in snapshot.grants.values())) if snapshot else None,
         prompts=frozenset(prompts) | offered,
         resources=frozenset(groups),
     )

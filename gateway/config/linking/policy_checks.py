@@ -22,6 +22,7 @@ from gateway.config.kinds.gate_rules import (
     LoopCheckSpec,
     QuotaCheckSpec,
 )
+from gateway.config.kinds.grants import GrantPolicyDocument
 from gateway.config.kinds.identity_providers import (
     AnonymousProviderSpec,
     IdentityProviderDocument,
@@ -282,7 +283,10 @@ _PARTS_OF_NAMES: Final = frozenset({"startsWith", "endsWith", "contains", "match
 
 
 def find_ungranted_roles(loaded: ConfigDocuments, policies: Iterable[str]) -> Iterator[Diagnostic]:
-    """Warn about ungranted roles in audiences, approver lists and conditions. `policies` are names in policy rows."""
+    """Warn about ungranted roles in audiences, approver lists, grant policies and conditions.
+
+    `policies` are names in policy rows.
+    """
     names = {name for name in policies if name.startswith(_ROLE)}
     granted = _GrantedRoles(names | {role for each in loaded.documents for role in _roles_from(each)})
     for checked in loaded.documents:
@@ -298,6 +302,11 @@ def find_ungranted_roles(loaded: ConfigDocuments, policies: Iterable[str]) -> It
                     case QuotaCheckSpec(approval=Approvers() as approvers):
                         yield from _check_list(of_rule, approvers.from_, ("spec", "check", "approval", "from"), granted)
                 yield from _check_conditions(of_rule, granted)
+            case GrantPolicyDocument() as policy:
+                of_policy = DocumentEntry(policy.metadata.name, policy, checked.source)
+                yield from _check_list(of_policy, policy.spec.roles, ("spec", "roles"), granted)
+                yield from _check_list(of_policy, policy.spec.to, ("spec", "to"), granted)
+                yield from _check_list(of_policy, policy.spec.approvers, ("spec", "approvers"), granted)
 
 
 class _GrantedRoles:

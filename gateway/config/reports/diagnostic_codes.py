@@ -69,8 +69,8 @@ _REFERENCES: Final = {
     "overlay-missing": "The environment has no overlay, but others have one. Correct its name, or add an overlay.",
     "overlay-remove": "A patch removes a field that does not exist. Remove the line.",
     "unknown-argument": "An approval or a condition uses an argument that no tool of the rule has. Correct the name.",
-    "unknown-role": "An audience, an approver list or a condition names a role that no identity provider or policy row "
-    "grants. Correct the name, or grant the role.",
+    "unknown-role": "An audience, a grant, an approver list or a condition names a role that no identity provider or "
+    "policy row grants. Correct the name, or grant the role.",
     "upstream-argument": "An argument setting does not fit the upstream's tool: the tool has no such argument, refuses "
     "the value, or requires an argument that is hidden.",
     "wider-schema": "The schema allows calls that the upstream's tool refuses. Narrow the schema.",

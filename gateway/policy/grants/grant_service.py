@@ -26,6 +26,8 @@ from gateway.policy.grants.lifecycle import Policies
 
 GrantAction = Literal["request", "approve", "refuse", "revoke"]
 
+MAX_LISTED: Final = 1_000
+
 _ID_BYTES: Final = 16
 
 
@@ -135,13 +137,14 @@ class GrantService:
         return await self._store.change(work)
 
     async def list_visible(self, viewer: Principal) -> list[Grant]:
-        """Return the grants that the viewer may know of, newest first."""
+        """Return the newest grants that the viewer may know of, newest first."""
         policies, is_operator = self._rights.policies(), self._rights.is_operator(viewer)
-        return [
+        found = [
             each
             for each in await self._store.list_grants()
             if lifecycle.may_see(each, viewer, policies, self._rights.roles_of, is_operator=is_operator)
         ]
+        return found[:MAX_LISTED]
 
     def now(self) -> datetime:
         """Return the moment by which grants begin and end."""

@@ -16,8 +16,11 @@ from gateway.registries import GrantPolicy
 MAX_PENDING: Final = 20
 """Pending requests of one requester: with more of them, approvers approve without reading."""
 
+MAX_OF_REQUESTER: Final = 200
+"""Stored requests and grants of one requester, ended ones included: no caller alone can fill the store."""
+
 MAX_GRANTS: Final = 10_000
-"""Requests and grants that are stored at once."""
+"""Stored requests and grants of all callers."""
 
 Policies = Mapping[str, GrantPolicy]
 
@@ -31,8 +34,8 @@ def request_grant(
     policy = _choose_policy(new, policies, roles_of)
     at = new.requested_at
     pending = [each for each in grants if each.status(at) == "pending"]
-    own = [each for each in pending if each.requester.subject == new.requester.subject]
-    if len(own) >= MAX_PENDING or len(grants) >= MAX_GRANTS:
+    own, own_pending = (_count_of(new.requester, some) for some in (grants, pending))
+    if own_pending >= MAX_PENDING or own >= MAX_OF_REQUESTER or len(grants) >= MAX_GRANTS:
         raise GrantRefused("too many grants are requested already", help="wait until approvers have decided")
     if any(each.recipient == new.recipient and each.role == new.role for each in pending):
         raise GrantRefused(f"{new.role} is requested for {new.subject} already", help="wait for the decision")
@@ -107,6 +110,10 @@ def _find_pending(
     if grant.status(at) != "pending":
         raise GrantClosed(f"the grant is {grant.status(at)} already")
     return grant
+
+
+def _count_of(requester: Principal, grants: Sequence[Grant]) -> int:
+    return sum(each.requester.subject == requester.subject for each in grants)
 
 
 def _choose_policy(new: Grant, policies: Policies, roles_of: RolesOf) -> GrantPolicy:

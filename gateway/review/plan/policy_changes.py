@@ -225,7 +225,7 @@ def _link_codes(each: RowChange, denied_subjects: set[str]) -> Iterator[str]:
         yield "group-changed"
     elif each.change == "added":
         yield "role-widened"
-    elif isinstance(row, GroupingRow) and row.group in denied_subjects:
+    elif each.change == "removed" and isinstance(row, GroupingRow) and row.group in denied_subjects:
         yield "deny-role-left"
 
 

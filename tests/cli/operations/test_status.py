@@ -120,3 +120,18 @@ def test_collisions_are_listed_with_their_winner() -> None:
 
     assert found["collisions"] == ("shop: tool find of tool find and upstream wiki: keep, the policy's",)
     assert "collisions" not in shown()
+
+
+@pytest.mark.parametrize(
+    ("grants", "expected"),
+    [
+        ({"inForce": [], "problem": None}, None),
+        ({"inForce": None, "problem": "the store is away"}, "none is in force: the store is away"),
+        (
+            {"inForce": [{"role": "role:a", "subject": "user:b", "until": "2026-11-19T12:00:00Z"}], "problem": None},
+            ("role:a for user:b until 2026-11-19T12:00:00Z",),
+        ),
+    ],
+)
+def test_grants_in_force_are_shown(grants: Any, expected: Any) -> None:
+    assert dict(format_status({**STATUS, "grants": grants})).get("grants") == expected

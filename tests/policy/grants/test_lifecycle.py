@@ -26,6 +26,7 @@ from gateway.policy.grants.grant_limits import measure_spans, why_not_in_force
 from gateway.policy.grants.granted_roles import GrantedRoles
 from gateway.policy.grants.lifecycle import (
     MAX_GRANTS,
+    MAX_OF_REQUESTER,
     MAX_PENDING,
     approve_grant,
     find_grant,
@@ -137,8 +138,13 @@ def test_requests_of_one_caller_are_bounded() -> None:
 
 
 def test_stored_grants_are_bounded() -> None:
+    others = [make_grant(requester=OPS)] * (MAX_GRANTS - 1)
+
+    assert request(make_request("new"), others).id == "new"
     with pytest.raises(GrantRefused, match="too many"):
-        request(make_request("new"), [make_grant()] * MAX_GRANTS)
+        request(make_request("new"), [*others, *others[:1]])
+    with pytest.raises(GrantRefused, match="too many"):
+        request(make_request("new"), [make_request(state="revoked")] * MAX_OF_REQUESTER)
 
 
 def test_same_role_is_requested_once_at_a_time() -> None:

@@ -86,7 +86,7 @@ async def test_entries_are_hashed_and_encoded_as_they_are_without_it(tmp_path: P
     place, caller = AuditOrigin(*PLACE), AuditCaller("user:ada", "acme", ["role:agent"])
     message = (
         *("call-settled", place.encoded, caller.encoded, ("pay", "desk", "shop/pay", None, "open")),
-        *(("call1", "turn1", "once", "5e" * 32, True), ("allow", "permitted", ("rule",), "rules.yaml:1", ())),
+        *(("call1", "turn1", "once", "5e" * 32, True), ("allow", "permitted", ("rule",), "rules.yaml:1", (), ())),
         *(("ok", None, 5, "key", b"hello", "untrusted"), b'{"approval":"a"}'),
     )
     store = await open_sqlite_store(tmp_path / "calls.db", clock=lambda: NOON)
