@@ -42,6 +42,12 @@ ACTIONS: Final = (SEE, CALL, READ, APPROVE, ADMINISTER, OBSERVE)
 EVERYWHERE: Final = "*"
 """The catalogue of the object `config`."""
 
+_DISCOVER: Final = "discover"
+_INVOKE: Final = "invoke"
+_READ: Final = "read"
+_APPROVE: Final = "approve"
+_DECIDING: Final = frozenset({_DISCOVER, _INVOKE, _READ, _APPROVE})
+"""Actions of policy rows that decide about tools, prompts and resources."""
 _COUNTERS: Final = (RateCheck, QuotaCheck, LoopCheck, BudgetCheck, FlowCheck)
 
 
@@ -129,6 +135,7 @@ class _Enumeration:
         self._cover = cover
         self._callers = callers
         self._at = at
+        self._ranks = access.snapshot.ranks
         self._rows = {(row.position.file, row.position.line): row for row in cover.rows}
 
     def find_blocks(self, catalogue: Catalogue) -> Iterator[AccessBlock]:
@@ -136,15 +143,15 @@ class _Enumeration:
         audience = self._callers.find_holders(catalogue.audience)
         rules: dict[tuple[str, ...], tuple[GateRule, ...]] = {}
         for facts, targets in self._group(catalogue, rules).items():
-            subjects = self._find_subjects(catalogue, facts, rules[facts.rules])
-            concerned = self._callers.find_holders(subjects)
-            insiders, others = concerned & audience, concerned & ~audience
-            parts = self._callers.split(subjects, within=[each for each in (insiders, others) if each])
             objects = tuple(each.object for each in targets)
-            for part in parts:
+            for part in self._split_callers(catalogue, facts, rules[facts.rules], audience=audience):
                 ask = _Asker(self._access, self._callers.pick_one(part), catalogue.name, self._to_right)
-                gates = tuple(ask.find_gate_effects(targets[0], rules[facts.rules]))
-                rights = self._find_rights(ask, facts, targets[0], is_insider=bool(part & audience), gates=gates)
+                found = list(self._find_rights(ask, facts, targets[0], part, is_insider=bool(part & audience)))
+                rights = tuple(right for right in found if right is not None)
+                is_called = any(right.action == CALL for right in rights)
+                gates = tuple(ask.find_gate_effects(targets[0], rules[facts.rules])) if is_called else ()
+                if any(gate.decision == "deny" and gate.is_certain for gate in gates):
+                    rights = tuple(right for right in rights if right.action != CALL)
                 if rights:
                     yield AccessBlock(catalogue.name, objects, facts.tier, part, rights, gates)
 
@@ -196,7 +203,9 @@ class _Enumeration:
     ) -> _ObjectFacts:
         trust, is_tool = target.trust, isinstance(target, DeclaredTool)
         artifact = target.artifact if isinstance(target, DeclaredTool) else None
-        of_class = self._cover.find(catalogue.name, f"class:{artifact}") if self._is_declared(artifact) else None
+        of_class = (
+            self._find_rows(catalogue, f"class:{artifact}", trust.tier.name) if self._is_declared(artifact) else None
+        )
         queries = self._access.snapshot.queries.get(artifact, {}) if artifact is not None else {}
         return _ObjectFacts(
             "tool" if isinstance(target, DeclaredTool) else target.kind,
@@ -204,7 +213,7 @@ class _Enumeration:
             trust.callable and (trust.tier.callable or not is_tool),
             not isinstance(target, DeclaredTool) or target.is_callable_on(self._at.date()),
             is_listed,
-            self._cover.find(catalogue.name, target.object),
+            self._find_rows(catalogue, target.object, trust.tier.name),
             of_class,
             (CONTENT, *sorted(queries)) if is_tool else (),
             rules,
@@ -213,38 +222,64 @@ class _Enumeration:
     def _is_declared(self, artifact: str | None) -> bool:
         return artifact in self._access.snapshot.artifacts
 
-    def _find_subjects(self, catalogue: Catalogue, facts: _ObjectFacts, rules: Iterable[GateRule]) -> set[str]:
-        """Return the subjects of all rows that can make a difference between callers."""
+    def _split_callers(
+        self, catalogue: Catalogue, facts: _ObjectFacts, rules: Iterable[GateRule], *, audience: Mask
+    ) -> list[Mask]:
+        """Return the callers that may have a right, in parts that no row distinguishes. Outsiders can only approve."""
         objects = [f"tool:{name}" for name in facts.queries]
         objects += [rule.check.object for rule in rules if isinstance(rule.check, PermissionCheck)]
-        numbers = {*facts.by_object, *(facts.by_class or ())}
-        numbers.update(number for each in objects for number in self._cover.find(catalogue.name, each))
-        return {self._cover.rows[number].subject for number in numbers}
+        main = {*facts.by_object, *(facts.by_class or ())}
+        further = {number for each in objects for number in self._cover.find(catalogue.name, each)}
+        subjects = {self._cover.rows[number].subject for number in main}
+        approving = {
+            self._cover.rows[number].subject for number in main if _APPROVE in self._cover.rows[number].actions
+        }
+        insiders = self._callers.find_holders(subjects) & audience
+        outsiders = self._callers.find_holders(approving) & ~audience
+        distinguishing = subjects | {self._cover.rows[number].subject for number in further}
+        return [
+            *self._callers.split(distinguishing, within=[insiders] if insiders else ()),
+            *self._callers.split(approving, within=[outsiders] if outsiders else ()),
+        ]
 
     def _find_rights(
-        self, ask: "_Asker", facts: _ObjectFacts, target: _Target, *, is_insider: bool, gates: Iterable[GateEffect]
-    ) -> tuple[Right, ...]:
-        found: list[Right | None] = []
+        self, ask: "_Asker", facts: _ObjectFacts, target: _Target, part: Mask, *, is_insider: bool
+    ) -> Iterator[Right | None]:
+        """Yield the rights by the policy. An action that no row of the callers allows is not asked about."""
+        allowed = self._find_allowed_actions(facts, part)
         if is_insider and isinstance(target, DeclaredTool):
-            found += self._find_tool_rights(ask, facts, target)
-        elif is_insider and isinstance(target, DeclaredDefinition):
-            found.append(ask.ask_definition(target))
-        if any(gate.decision == "deny" and gate.is_certain for gate in gates):
-            found = [right for right in found if right is None or right.action != CALL]
-        found.append(ask.ask_approval(target))
-        return tuple(right for right in found if right is not None)
+            yield from self._find_tool_rights(ask, facts, target, allowed)
+        elif is_insider and isinstance(target, DeclaredDefinition) and allowed & {_INVOKE, _READ}:
+            yield ask.ask_definition(target)
+        if _APPROVE in allowed:
+            yield ask.ask_approval(target)
 
-    def _find_tool_rights(self, ask: "_Asker", facts: _ObjectFacts, tool: DeclaredTool) -> Iterator[Right | None]:
-        sees = ask.ask_discovery(tool)
-        if sees is not None and facts.is_in_use:
+    def _find_tool_rights(
+        self, ask: "_Asker", facts: _ObjectFacts, tool: DeclaredTool, allowed: frozenset[str]
+    ) -> Iterator[Right | None]:
+        if facts.is_in_use and allowed & {_DISCOVER, _INVOKE} and (sees := ask.ask_discovery(tool)) is not None:
             yield sees if facts.is_listed else None
-            yield ask.ask_call(tool) if facts.is_usable else None
-        answers = [ask.ask_reading(tool, name) for name in facts.queries]
+            yield ask.ask_call(tool) if facts.is_usable and _INVOKE in allowed else None
+        answers = [ask.ask_reading(tool, name) for name in facts.queries] if allowed & {_INVOKE, _READ} else []
         if None not in answers:
-            yield answers[0]
+            yield from answers[:1]
         else:
             named = zip(facts.queries, answers, strict=True)
             yield from (Right(f"{READ}:{name}", right.row) for name, right in named if right is not None)
+
+    def _find_allowed_actions(self, facts: _ObjectFacts, part: Mask) -> frozenset[str]:
+        rows = (self._cover.rows[number] for number in {*facts.by_object, *(facts.by_class or ())})
+        allows = (row for row in rows if row.effect == "allow" and self._callers.find_holders([row.subject]) & part)
+        return frozenset(action for row in allows for action in row.actions)
+
+    def _find_rows(self, catalogue: Catalogue, object: str, tier: str) -> tuple[RowNumber, ...]:
+        """Return the rows that can decide about the object of that tier."""
+        ranks = self._ranks
+        return tuple(
+            number
+            for number in self._cover.find(catalogue.name, object)
+            if ranks[tier] <= ranks[self._cover.rows[number].tier] and self._cover.rows[number].actions & _DECIDING
+        )
 
     def _to_right(self, action: str, decision: AccessDecision) -> Right | None:
         if not decision.allowed:

@@ -57,7 +57,7 @@ def list_decisions(world: World, principals: list[Principal]) -> list[Any]:
 def list_verdicts(world: World, principal: Principal, catalogue: str) -> list[bool]:
     """Ask the policy about everything that calls, reads, approvals and gate rules could ask about."""
     snapshot = world.snapshot
-    named = {**snapshot.offers, **{tool.object: tool for tool in snapshot.tools.values()}}
+    named: dict[str, Any] = {**snapshot.offers, **{tool.object: tool for tool in snapshot.tools.values()}}
     objects = [(name, named[name].trust.tier.name) for name in objects_of(snapshot.catalogues[catalogue])]
     permissions = {rule.check.object for rule in snapshot.gates.values() if isinstance(rule.check, PermissionCheck)}
     shared = {*(f"class:{name}" for name in snapshot.artifacts), *(f"tool:{name}" for name in snapshot.query_names)}
