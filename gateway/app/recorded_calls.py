@@ -103,7 +103,7 @@ def to_recorded_call(row: CallRow) -> RecordedCall:
         row.because,
         position,
         row.completed_at,
-        row.turn_id,
+        None if row.reason is None else row.turn_id,  # older rows do not tell whether the call shared a state
         row.implicit,
         arguments,
         masked,

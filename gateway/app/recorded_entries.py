@@ -127,7 +127,7 @@ def _read_entries(ordered: sqlite3.Connection) -> Iterator[RecordedCall]:
         except ValueError as error:
             raise InvalidExport(f"line {number} cannot be replayed: {error}", help=_EXPORT_AGAIN) from None
         if found is not None:
-            found.at, found.ended = at, ended
+            found.at, found.ended, found.turn = at, ended, None  # it is not known which calls shared a state
             yield found
 
 

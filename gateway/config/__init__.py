@@ -40,21 +40,23 @@ if TYPE_CHECKING:
         CaptureSpec,
         ConsoleExporter,
         ExporterSpec,
-        FileBlobsSpec,
         FileExporter,
         GatewayDocument,
         GatewaySpec,
         NoneExporter,
         OtlpGrpcExporter,
         OtlpHttpExporter,
+        TelemetryDocument,
+        TelemetrySpec,
+        WebhookSpec,
+    )
+    from gateway.config.kinds.storage import (
+        FileBlobsSpec,
         PostgresStorageSpec,
         RetentionSpec,
         S3BlobsSpec,
         SqliteStorageSpec,
         StorageDocument,
-        TelemetryDocument,
-        TelemetrySpec,
-        WebhookSpec,
     )
     from gateway.config.kinds.tools import (
         CommandBackendSpec,

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from gateway.policy.grants.lifecycle import revoke_grant
     from gateway.policy.limit_claims import LimitOutcome, acquire_limits, find_amounts, find_refusal, read_amounts
     from gateway.policy.limits import (
-        NO_AMOUNTS,
         ExceededLimit,
         Limit,
         Limiter,
@@ -59,10 +58,8 @@ if TYPE_CHECKING:
         LimitReservation,
         LimitStore,
         QuotaLimit,
-        QuotaStore,
         QuotaWindow,
         RateLimit,
-        RateStore,
         TokenBucket,
         encode_limit_key,
         find_window,
@@ -87,9 +84,8 @@ if TYPE_CHECKING:
         Weekday,
         WindowCheck,
         WindowInterval,
-        amount_of,
     )
-    from gateway.policy.rules.gate_rules import OF_BYTES, GateOutcome, GateRule, RuleVerdict
+    from gateway.policy.rules.gate_rules import GateOutcome, GateRule, RuleVerdict
     from gateway.policy.rules.schema_lookup import SchemaView
     from gateway.policy.rules.turn_state import (
         CallBounds,

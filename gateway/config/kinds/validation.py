@@ -33,12 +33,12 @@ from gateway.config.kinds.grants import GrantPolicyDocument
 from gateway.config.kinds.identity_providers import IdentityProviderDocument
 from gateway.config.kinds.installation import (
     GatewayDocument,
-    StorageDocument,
     TelemetryDocument,
 )
 from gateway.config.kinds.pipelines import PipelineDocument
 from gateway.config.kinds.policy_tests import PolicyTestDocument
 from gateway.config.kinds.scalars import type_name
+from gateway.config.kinds.storage import StorageDocument
 from gateway.config.kinds.tools import ToolDocument
 from gateway.config.kinds.upstreams import UpstreamDocument
 from gateway.config.overlays import OverlayDocument

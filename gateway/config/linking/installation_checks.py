@@ -7,12 +7,9 @@ from posixpath import normpath
 from gateway.config.environment_variables import find_secret_uses
 from gateway.config.kinds.common_specs import DocumentModel
 from gateway.config.kinds.installation import (
-    FileBlobsSpec,
     GatewayDocument,
-    S3BlobsSpec,
-    SqliteStorageSpec,
-    StorageDocument,
 )
+from gateway.config.kinds.storage import FileBlobsSpec, S3BlobsSpec, SqliteStorageSpec, StorageDocument
 from gateway.config.kinds.tools import CommandBackendSpec, SandboxSpec, ToolDocument
 from gateway.config.kinds.upstreams import PLAIN_HTTP, StdioTransport, UpstreamDocument
 from gateway.config.linking.document_index import DocumentEntry, DocumentIndex

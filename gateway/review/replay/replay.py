@@ -5,8 +5,9 @@ from typing import Final
 
 from gateway.policy import Access, Decision
 from gateway.review.replay.differences import Change, Decider, DifferenceCounter, ReplayResult
+from gateway.review.replay.policy_view import ReplayedDecision
 from gateway.review.replay.recorded_calls import EVERY_CALL, CallSelection, RecordedCall, RecordedHistory
-from gateway.review.replay.simulation import ReplayedDecision, Simulation
+from gateway.review.replay.simulation import Simulation
 
 ReplayProgress = Callable[[int], None]
 """Called with the number of calls that were read."""
@@ -56,6 +57,8 @@ def _compare(
     change = find_change(before, decided.decider, is_gone=decided.is_gone)
     if earlier is None and call.was_refused_outside:
         found.add_outside(call)
+    elif earlier is None and change is not None and call.decision == "deny" and call.reason is None:
+        found.add_obstacle(call, "decision")  # the stop list may have refused it
     elif change is None:
         found.add_same(call)
     else:

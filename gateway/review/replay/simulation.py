@@ -5,22 +5,15 @@ Access, rules and limits decide with the functions that decide calls in progress
 answer as they did: a call that they approved runs, a call that they were not asked about does not.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple, TypeVar
 
-from gateway.model import Principal, candidate_call_ids, from_microseconds
+from gateway.model import Principal, from_microseconds
 from gateway.policy import (
     Access,
     AccessQuestion,
-    AccessStep,
-    ApprovalCheck,
     BudgetCheck,
-    ConfirmationCheck,
-    Decision,
     GateOutcome,
     GateRule,
     LimitKey,
@@ -29,13 +22,14 @@ from gateway.policy import (
     QuotaLimit,
     Taint,
     acquire_limits,
-    find_amounts,
     find_refusal,
     read_amounts,
 )
-from gateway.registries import DeclaredTool, Position, Query
+from gateway.registries import DeclaredTool, Query
+from gateway.review.replay.caller_memory import CallerMemory
 from gateway.review.replay.differences import Decider, Obstacle
 from gateway.review.replay.limit_counters import LimitCounters
+from gateway.review.replay.policy_view import ALLOW, Admission, PolicyView, ReplayedDecision, RuleSet, blocked
 from gateway.review.replay.recorded_calls import RecordedCall, RecordedHistory
 from gateway.review.replay.turn_states import TurnRecord, TurnStates
 
@@ -47,35 +41,6 @@ _SIGHTINGS_TOLERANCE: Final = 1_100_000
 _MOST_CACHED: Final = 100_000
 _MOST_MAKERS: Final = 200_000
 _MOST_CALLERS: Final = 100_000
-
-
-class ReplayedDecision(NamedTuple):
-    """A decision of the replayed policy. With an `obstacle`, it is not known."""
-
-    decider: Decider
-    obstacle: Obstacle | None = None
-    is_gone: bool = False
-    """Whether the catalogue or the tool does not exist any more."""
-
-
-class _Admission(NamedTuple):
-    """The decision before arguments and rules; `tool` is `None` if it is final."""
-
-    refusal: ReplayedDecision | None
-    tool: DeclaredTool | Query | None
-    last: AccessStep | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _RuleSet:
-    """The rules that apply to calls of a tool in a catalogue, with what they need to know."""
-
-    rules: tuple[GateRule, ...]
-    sums: Mapping[str, tuple[str, ...]]
-    reads_turn: bool
-    reads_sightings: bool
-    argument_names: frozenset[str] | None
-    taint: Taint
 
 
 class _Verdict(NamedTuple):
@@ -94,7 +59,7 @@ class _Pending(NamedTuple):
     number: int
     call: RecordedCall
     record: TurnRecord | None
-    rules: _RuleSet
+    rules: RuleSet
     counted: tuple[LimitReservation, LimitKey] | None
     tool: DeclaredTool | Query | None
     held: bool
@@ -107,20 +72,14 @@ class Simulation:
     def __init__(self, access: Access, history: RecordedHistory, *, naming: Callable[[str], str] = str) -> None:
         """`naming` maps the files of the policy to the names that results have."""
         self._access = access
-        self._naming = naming
+        self._view = PolicyView(access, naming)
         self._complete_since = history.complete_since
         self._tolerance = history.tolerance
         self._counters = LimitCounters(history.complete_since)
         self._turns = TurnStates(history.complete_since, are_whole=history.are_turns_whole)
-        self._admissions: dict[tuple[Any, ...], _Admission] = {}
-        self._rules: dict[tuple[str, ...], _RuleSet] = {}
-        self._looks_back: dict[str, bool] = {}
+        self._memory = CallerMemory()
         self._pending: list[_Pending] = []
         self._numbers = 0
-        self._makers: OrderedDict[int, tuple[str, str | None]] = OrderedDict()
-        """Which tool made the result of a call, by caller and id, and the class of the result."""
-        self._sightings: OrderedDict[tuple[str | None, str], dict[str, int]] = OrderedDict()
-        self._forgot_callers = False
 
     def decide(self, call: RecordedCall) -> ReplayedDecision:
         """Decide a call, and change the state of this policy as the call does."""
@@ -131,16 +90,16 @@ class Simulation:
         principal = call.principal
         if principal is None:
             self._lose_state(call)
-            return _blocked("caller")
+            return blocked("caller")
         if call.decision is None and call.reason is None:
             self._lose_state(call)
-            return _blocked("decision")
-        maker = self._find_maker(call)
+            return blocked("decision")
+        maker = self._find_maker(call, principal)
         if maker is None:
             self._lose_state(call)
-            return _blocked("source")
+            return blocked("source")
         made_by, artifact = maker
-        admission = self._admit(call, principal, made_by)
+        admission = self._view.admit(call, principal, made_by)
         if admission.refusal is not None:
             self._record_refusal(call, admission)
             return admission.refusal
@@ -148,9 +107,13 @@ class Simulation:
         assert tool is not None, "an admitted call has its tool"  # noqa: S101 - set beside `refusal`
         if isinstance(tool, Query) and artifact is not None and artifact != tool.artifact:
             tool = self._access.snapshot.query(tool.name, tool.maker, artifact)
-        rules = self._rules_of(tool, call.catalogue)
-        record = self._turns.find(call, self._idle(call.catalogue)) if self._needs_state(call.catalogue) else None
-        arguments, refusal = self._check_arguments(call, tool, rules)
+        rules = self._view.rules_of(tool, call.catalogue)
+        record = (
+            self._turns.find(call, self._view.idle_of(call.catalogue))
+            if self._view.needs_state(call.catalogue)
+            else None
+        )
+        arguments, refusal = self._view.check_arguments(call, tool, rules)
         if refusal is not None:
             return refusal
         if call.was_refused_outside:
@@ -160,55 +123,11 @@ class Simulation:
         verdict = self._judge(call, principal, tool, rules, record, arguments)
         if verdict.obstacle is not None:
             self._follow_record(call, record, rules)
-            return _blocked(verdict.obstacle)
+            return blocked(verdict.obstacle)
         self._apply(call, principal, tool, rules, record, verdict)
         return ReplayedDecision(verdict.decider)
 
-    # --- before rules ---
-
-    def _admit(self, call: RecordedCall, principal: Principal, made_by: str) -> _Admission:
-        """Run the steps that depend on neither arguments nor state. Equal questions are decided once per day."""
-        day = call.at // 86_400_000_000
-        key = (principal, call.catalogue, call.tool, made_by, day)
-        found = self._admissions.get(key)
-        if found is None:
-            if len(self._admissions) >= _MOST_CACHED:
-                self._admissions.clear()
-            found = self._admissions[key] = self._decide_admission(call, principal, made_by)
-        return found
-
-    def _decide_admission(self, call: RecordedCall, principal: Principal, made_by: str) -> _Admission:
-        snapshot = self._access.snapshot
-        at = from_microseconds(call.at)
-        question = AccessQuestion(principal, call.catalogue, call.tool, at, of=made_by or None)
-        steps, tool = self._access.decide_entry(question)
-        if tool is not None and steps[-1].decision == "allow":
-            steps = self._access.decide_admission(question, tool)
-        last = steps[-1]
-        if last.decision == "allow" and tool is not None:
-            return _Admission(None, tool, last)
-        is_gone = call.catalogue not in snapshot.catalogues or (last.name == "tool" and tool is None)
-        refusal = ReplayedDecision(Decider("deny", last.name, self._place(last.position)), is_gone=is_gone)
-        return _Admission(refusal, tool, last)
-
-    def _check_arguments(
-        self, call: RecordedCall, tool: DeclaredTool | Query, rules: _RuleSet
-    ) -> tuple[Mapping[str, Any], ReplayedDecision | None]:
-        """Return the arguments that rules read. Arguments that were not stored fit the schema if they did then."""
-        is_invalid = call.reason == "arguments-invalid"
-        if is_invalid and isinstance(tool, Query):  # the id of no result, or a pattern that cannot be run
-            return {}, ReplayedDecision(Decider("deny", "arguments"))
-        if call.arguments is None or call.masked:
-            return call.arguments or {}, _blocked("arguments") if is_invalid else None
-        question = AccessQuestion(
-            call.principal or Principal(call.subject), call.catalogue, call.tool, _NEVER, call.arguments
-        )
-        if isinstance(tool, Query):
-            return call.arguments, None
-        arguments, step = self._access.check_arguments(question, tool)
-        return arguments, None if step.decision == "allow" else ReplayedDecision(Decider("deny", "arguments"))
-
-    def _find_maker(self, call: RecordedCall) -> tuple[str, str | None] | None:
+    def _find_maker(self, call: RecordedCall, principal: Principal) -> tuple[str, str | None] | None:
         """Return the tool and class of the result that a query reads; empty for a tool, `None` if that is unknown."""
         snapshot = self._access.snapshot
         if snapshot.tool_in(call.catalogue, call.tool) is not None or call.tool not in snapshot.query_names:
@@ -218,40 +137,7 @@ class Simulation:
         id = call.arguments.get("callId")
         if not isinstance(id, str) or call.reason == "arguments-invalid":
             return next(iter(snapshot.queries_in(call.catalogue, call.tool)), ""), None
-        for each in candidate_call_ids(id):
-            found = self._makers.get(hash((call.principal and call.principal.tenant, call.subject, each)))
-            if found is not None:
-                return found
-        return None
-
-    def _rules_of(self, tool: DeclaredTool | Query, catalogue: str) -> _RuleSet:
-        of = (tool.maker.name, tool.artifact) if isinstance(tool, Query) else ("", "")
-        key = (catalogue, tool.name, *of)
-        found = self._rules.get(key)
-        if found is None:
-            rules = tuple(self._access.find_rules(tool, catalogue))
-            names: frozenset[str] | None = frozenset()
-            for rule in rules:
-                names = None if names is None or rule.argument_names is None else names | rule.argument_names
-            found = self._rules[key] = _RuleSet(
-                rules,
-                find_amounts(rules),
-                any(rule.reads_turn_state for rule in rules),
-                any(rule.watched_flags for rule in rules),
-                names,
-                self._access.taint_of_tool(tool),
-            )
-        return found
-
-    def _needs_state(self, catalogue: str) -> bool:
-        found = self._looks_back.get(catalogue)
-        if found is None:
-            found = self._looks_back[catalogue] = self._access.looks_back(catalogue)
-        return found
-
-    def _idle(self, catalogue: str) -> Any:
-        found = self._access.snapshot.catalogues.get(catalogue)
-        return None if found is None else found.implicit
+        return self._memory.find_result(principal, id)
 
     # --- rules and limits ---
 
@@ -260,20 +146,20 @@ class Simulation:
         call: RecordedCall,
         principal: Principal,
         tool: DeclaredTool | Query,
-        rules: _RuleSet,
+        rules: RuleSet,
         record: TurnRecord | None,
         arguments: Mapping[str, Any],
     ) -> _Verdict:
         """Decide by rules and limits. Within the inaccuracy of the recorded time, agree with the record."""
         if not rules.rules:
-            return _Verdict(_ALLOW)
+            return _Verdict(ALLOW)
         evaluable, obstacle = self._select_rules(call, rules, record)
         verdict = self._judge_at(call, principal, tool, rules, evaluable, record, arguments, call.at)
         if obstacle is not None:  # a denial is certain, whatever the other rules say
             if verdict.decider.decision == "deny" and verdict.outcome is not None:
                 return verdict
             self._give_back(verdict, principal, tool, rules, call, arguments)
-            return _Verdict(_ALLOW, obstacle=obstacle)
+            return _Verdict(ALLOW, obstacle=obstacle)
         recorded = "hold" if call.was_held else call.decision
         if verdict.decider.decision == recorded or recorded is None:
             return verdict
@@ -288,7 +174,7 @@ class Simulation:
         return self._judge_at(call, principal, tool, rules, evaluable, record, arguments, call.at)
 
     def _select_rules(
-        self, call: RecordedCall, rules: _RuleSet, record: TurnRecord | None
+        self, call: RecordedCall, rules: RuleSet, record: TurnRecord | None
     ) -> tuple[tuple[GateRule, ...], Obstacle | None]:
         """Return the rules whose facts are on record, and why the others cannot be evaluated."""
         obstacle: Obstacle | None = None
@@ -315,7 +201,7 @@ class Simulation:
             return "result-size"
         if call.fingerprint is None and any("call" in limit.by for limit in rule.limits):
             return "arguments"
-        if rule.watched_flags and (self._complete_since is not None or self._forgot_callers):
+        if rule.watched_flags and (self._complete_since is not None or self._memory.has_forgotten):
             return "turn"
         return None
 
@@ -324,7 +210,7 @@ class Simulation:
         call: RecordedCall,
         principal: Principal,
         tool: DeclaredTool | Query,
-        rules: _RuleSet,
+        rules: RuleSet,
         evaluable: Sequence[GateRule],
         record: TurnRecord | None,
         arguments: Mapping[str, Any],
@@ -338,48 +224,33 @@ class Simulation:
             arguments,
             None if record is None else record.state,
             call.fingerprint or "",
-            sightings=self._sightings.get((principal.tenant, principal.subject), _NOTHING_SEEN),
+            sightings=self._memory.sightings_of(principal),
         )
         outcome = self._access.evaluate_rules(question, tool, evaluable)
         if outcome.decision == "deny":
             assert outcome.decided_by is not None, "a rule denied"  # noqa: S101 - only rules deny
-            return _Verdict(self._decider("deny", outcome.decided_by.rule), outcome)
+            return _Verdict(self._view.decider_of("deny", outcome.decided_by.rule), outcome)
         if not outcome.limits:
-            return _Verdict(self._hold_decider(outcome, ()), outcome)
+            return _Verdict(self._view.hold_decider(outcome, ()), outcome)
         self._counters.set_time(at)
         key = self._limit_key(call, principal, tool, rules, arguments)
         counted: LimitOutcome = _run(acquire_limits(self._counters, outcome.limits, key, evaluable))
         if counted.is_refused:
             refusal = find_refusal(counted.reservation, evaluable)
-            return _Verdict(self._decider(refusal.decision, refusal.rule), None)
+            return _Verdict(self._view.decider_of(refusal.decision, refusal.rule), None)
         obstacle: Obstacle | None = None
         if self._counters.is_unsized:
             obstacle = "result-size"
         if self._counters.is_incomplete:
             obstacle = "counts"
-        return _Verdict(self._hold_decider(outcome, counted.over), outcome, counted.reservation, obstacle)
-
-    def _decider(self, decision: Decision, rule: GateRule) -> Decider:
-        return Decider(decision, rule.name, self._place(rule.position))
-
-    def _hold_decider(self, outcome: GateOutcome, over: Sequence[GateRule]) -> Decider:
-        """Return what holds a call: every rule that people decide about, or the first that holds without asking."""
-        holding = (*outcome.holds, *over)
-        if not holding:
-            return _ALLOW
-        if all(isinstance(rule.check, ApprovalCheck | ConfirmationCheck) for rule in outcome.holds):
-            return self._decider("hold", holding[0])._replace(name=", ".join(rule.name for rule in holding))
-        return self._decider("hold", next(each.rule for each in outcome.verdicts if each.rule in holding))
-
-    def _place(self, position: Position | None) -> str:
-        return "" if position is None else f"{self._naming(position.file)}:{position.line}"
+        return _Verdict(self._view.hold_decider(outcome, counted.over), outcome, counted.reservation, obstacle)
 
     def _limit_key(
         self,
         call: RecordedCall,
         principal: Principal,
         tool: DeclaredTool | Query,
-        rules: _RuleSet,
+        rules: RuleSet,
         arguments: Mapping[str, Any],
     ) -> LimitKey:
         amounts = read_amounts(arguments, rules.sums)
@@ -390,7 +261,7 @@ class Simulation:
         verdict: _Verdict,
         principal: Principal,
         tool: DeclaredTool | Query,
-        rules: _RuleSet,
+        rules: RuleSet,
         call: RecordedCall,
         arguments: Mapping[str, Any],
     ) -> None:
@@ -405,7 +276,7 @@ class Simulation:
         call: RecordedCall,
         principal: Principal,
         tool: DeclaredTool | Query,
-        rules: _RuleSet,
+        rules: RuleSet,
         record: TurnRecord | None,
         verdict: _Verdict,
     ) -> None:
@@ -430,7 +301,7 @@ class Simulation:
         self,
         call: RecordedCall,
         record: TurnRecord | None,
-        rules: _RuleSet,
+        rules: RuleSet,
         counted: tuple[LimitReservation, LimitKey] | None,
         tool: DeclaredTool | Query | None,
         *,
@@ -446,12 +317,12 @@ class Simulation:
         call: RecordedCall,
         principal: Principal,
         tool: DeclaredTool | Query | None,
-        rules: _RuleSet,
+        rules: RuleSet,
         record: TurnRecord | None,
         at: int,
     ) -> None:
         """Record what a call that runs adds to its turn and to what its caller has seen."""
-        self._see(principal, rules.taint, at)
+        self._memory.add_sightings(principal, self._watched(rules.taint), at)
         if isinstance(tool, Query):
             if record is not None:
                 record.state.record_read(rules.taint)
@@ -459,21 +330,10 @@ class Simulation:
         if record is not None:
             record.state.record_call(rules.taint, "allow", at=from_microseconds(at))
         if call.artifact is not None:
-            self._makers[hash((principal.tenant, principal.subject, call.id))] = (call.tool, call.artifact)
-            if len(self._makers) > _MOST_MAKERS:
-                self._makers.popitem(last=False)
+            self._memory.add_result(principal, call.id, call.tool, call.artifact)
 
-    def _see(self, principal: Principal, taint: Taint, at: int) -> None:
-        watched = self._access.watched_flags.intersection(taint.flags)
-        if not watched:
-            return
-        key = (principal.tenant, principal.subject)
-        seen = self._sightings.setdefault(key, {})
-        self._sightings.move_to_end(key)
-        seen.update(dict.fromkeys(watched, at))
-        if len(self._sightings) > _MOST_CALLERS:
-            self._sightings.popitem(last=False)
-            self._forgot_callers = True
+    def _watched(self, taint: Taint) -> frozenset[str]:
+        return self._access.watched_flags.intersection(taint.flags)
 
     def _end_calls(self, until: int) -> None:
         """End the calls that ended before this moment, in the order in which they did."""
@@ -508,21 +368,26 @@ class Simulation:
         if call.implicit is not None and call.turn is not None:
             self._turns.continue_turn(call.turn, record, call.fingerprint or "", tool=rules.taint.tool, size=size or 0)
 
-    def _record_refusal(self, call: RecordedCall, admission: _Admission) -> None:
+    def _record_refusal(self, call: RecordedCall, admission: Admission) -> None:
         """Add a call that the policy refuses to its turn, if it got as far as the handler of a tool."""
         last = admission.last
-        if last is None or last.name not in ("tier", "lifecycle", "policy") or not self._needs_state(call.catalogue):
+        if (
+            last is None
+            or last.name not in ("tier", "lifecycle", "policy")
+            or not self._view.needs_state(call.catalogue)
+        ):
             return
         if isinstance(admission.tool, DeclaredTool):
-            record = self._turns.find(call, self._idle(call.catalogue))
+            record = self._turns.find(call, self._view.idle_of(call.catalogue))
             taint = self._access.taint_of_tool(admission.tool)
             record.state.record_call(taint, "deny", at=from_microseconds(call.at))
 
     def _record_read(self, call: RecordedCall) -> None:
         """Record what a request that is no call read: a prompt, a resource, or a whole result."""
-        if not self._needs_state(call.catalogue) or call.decision != "allow":
+        if not self._view.needs_state(call.catalogue) or call.decision != "allow":
             return
-        record = self._turns.find(call, self._idle(call.catalogue))
+        self._turns.note_read(call)
+        record = self._turns.find(call, self._view.idle_of(call.catalogue))
         offer = self._access.snapshot.offers.get(call.reads or "")
         if offer is None:
             record.is_known = False
@@ -530,9 +395,9 @@ class Simulation:
         taint = self._access.taint_of_definition(offer)
         record.state.record_read(taint)
         if call.principal is not None:
-            self._see(call.principal, taint, call.at)
+            self._memory.add_sightings(call.principal, self._watched(taint), call.at)
 
-    def _follow_record(self, call: RecordedCall, record: TurnRecord | None, rules: _RuleSet) -> None:
+    def _follow_record(self, call: RecordedCall, record: TurnRecord | None, rules: RuleSet) -> None:
         """Let a call whose decision is not known change the state as it did."""
         if call.decision != "allow":
             if record is not None:
@@ -548,17 +413,8 @@ class Simulation:
 
     def _lose_state(self, call: RecordedCall) -> None:
         """Note that a turn has a call of which too little is known."""
-        if call.decision == "allow" and self._needs_state(call.catalogue):
-            self._turns.find(call, self._idle(call.catalogue)).is_known = False
-
-
-_NEVER: Final = datetime.min
-_NOTHING_SEEN: Final[Mapping[str, int]] = {}
-_ALLOW: Final = Decider("allow", "policy")
-
-
-def _blocked(obstacle: Obstacle) -> ReplayedDecision:
-    return ReplayedDecision(_ALLOW, obstacle)
+        if call.decision == "allow" and self._view.needs_state(call.catalogue):
+            self._turns.find(call, self._view.idle_of(call.catalogue)).is_known = False
 
 
 def _quotas_of_bytes(taken: LimitReservation | None) -> list[QuotaLimit]:

@@ -27,6 +27,11 @@ class TurnRecord:
     """Whether the size of one of its results is not known."""
     until: int = 0
     """When an implicit turn ends."""
+    since: int = 0
+    """When an implicit turn began."""
+
+
+_MOST_READERS: Final = 100_000
 
 
 class TurnStates:
@@ -39,9 +44,11 @@ class TurnStates:
         self._complete_since = complete_since
         self._are_whole = are_whole
         self._recent: OrderedDict[str, TurnRecord] = OrderedDict()
-        self._encoded: OrderedDict[str, tuple[bytes, bool, bool, int]] = OrderedDict()
+        self._encoded: OrderedDict[str, tuple[bytes, bool, bool, int, int]] = OrderedDict()
         self._bytes = 0
         self._lost: set[int] = set()
+        self._read_at: dict[int, int] = {}
+        """When callers last read something in a turn that may be their implicit one."""
 
     def find(self, call: RecordedCall, idle: timedelta | None) -> TurnRecord:
         """Return the state that a call reads. `idle` is how long implicit turns last without a call."""
@@ -49,12 +56,19 @@ class TurnStates:
             return self._find_turn(call.turn)
         if idle is None:
             return TurnRecord()
-        return self._find_implicit(f"implicit {call.catalogue} {call.implicit}", call.at, duration_microseconds(idle))
+        return self._find_implicit(call, duration_microseconds(idle))
+
+    def note_read(self, call: RecordedCall) -> None:
+        """Note a read that is no call: it is not known whether the caller's implicit turn has its taint."""
+        if len(self._read_at) >= _MOST_READERS:
+            self._read_at.clear()
+            self._complete_since = call.at  # what was dropped is unknown
+        self._read_at[_reader(call)] = call.at
 
     def continue_turn(self, turn: str, record: TurnRecord, fingerprint: str, *, tool: str, size: int) -> None:
         """Begin the turn of a call that shared an implicit state: later calls may name it."""
         state = record.state.to_continuation(fingerprint, tool=tool, size=size)
-        self._encode(turn, state, is_known=record.is_known, is_unsized=record.is_unsized, until=0)
+        self._encode(turn, state, record)
 
     def _find_turn(self, turn: str | None) -> TurnRecord:
         if turn is None:
@@ -66,15 +80,18 @@ class TurnStates:
         self._keep(turn, found)
         return found
 
-    def _find_implicit(self, key: str, at: int, idle: int) -> TurnRecord:
+    def _find_implicit(self, call: RecordedCall, idle: int) -> TurnRecord:
+        key, at = f"implicit {call.catalogue} {call.implicit}", call.at
         longer = idle * 17 // 16  # not every call has to prolong the turn in the store
         found = self._restore(key)
         if found is None or found.until <= at:
             is_known = self._complete_since is None or at - longer >= self._complete_since
             is_lost = found is None and hash(key) in self._lost
-            found = TurnRecord(is_known=is_known and not is_lost, until=at + longer)
+            found = TurnRecord(is_known=is_known and not is_lost, until=at + longer, since=at)
         elif found.until - at < idle:
             found.until = at + longer
+        if self._read_at and found.since <= self._read_at.get(_reader(call), -1):
+            found.is_known = False
         self._keep(key, found)
         return found
 
@@ -85,27 +102,25 @@ class TurnStates:
         encoded = self._encoded.pop(key, None)
         if encoded is None:
             return None
-        text, is_known, is_unsized, until = encoded
+        text, is_known, is_unsized, until, since = encoded
         self._bytes -= len(text)
-        return TurnRecord(TurnState.from_json(text), is_known, is_unsized, until)
+        return TurnRecord(TurnState.from_json(text), is_known, is_unsized, until, since)
 
     def _keep(self, key: str, record: TurnRecord) -> None:
         self._recent[key] = record
         self._recent.move_to_end(key)
         if len(self._recent) > _IN_MEMORY:
             old, oldest = self._recent.popitem(last=False)
-            self._encode(
-                old,
-                oldest.state.to_json(),
-                is_known=oldest.is_known,
-                is_unsized=oldest.is_unsized,
-                until=oldest.until,
-            )
+            self._encode(old, oldest.state.to_json(), oldest)
 
-    def _encode(self, key: str, text: bytes, *, is_known: bool, is_unsized: bool, until: int) -> None:
-        self._encoded[key] = (text, is_known, is_unsized, until)
+    def _encode(self, key: str, text: bytes, of: TurnRecord) -> None:
+        self._encoded[key] = (text, of.is_known, of.is_unsized, of.until, of.since)
         self._bytes += len(text)
         while self._bytes > _MOST_BYTES:
             dropped, (dropped_text, *_) = self._encoded.popitem(last=False)
             self._bytes -= len(dropped_text)
             self._lost.add(hash(dropped))
+
+
+def _reader(call: RecordedCall) -> int:
+    return hash((call.principal and call.principal.tenant, call.subject, call.catalogue))
