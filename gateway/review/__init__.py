@@ -41,10 +41,10 @@ if TYPE_CHECKING:
         measure_coverage,
         run_cases,
     )
-    from gateway.review.replay.differences import Change, Decider, ReplayGroup, ReplayResult, UnreplayedCalls
+    from gateway.review.replay.differences import ReplayResult
     from gateway.review.replay.recorded_calls import CallSelection, RecordedCall, RecordedHistory
     from gateway.review.replay.replay import replay_calls
-    from gateway.review.replay.replay_text import replay_data, replay_lines, summarize_replay
+    from gateway.review.replay.replay_text import replay_data, replay_lines
     from gateway.review.report.oscal import render_oscal
     from gateway.review.report.page import LinkTemplate, render_page
     from gateway.review.report.report_data import ReportData, build_report, report_to_json
