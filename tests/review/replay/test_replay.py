@@ -25,7 +25,12 @@ def present(tmp_path_factory: pytest.TempPathFactory) -> Access:
 
 BIG = {"text": "a", "amount": 501}
 DENIED: dict[str, Any] = {"decision": "deny", "reason": "rule-denied", "rules": ("old-rule",), "position": "old.yaml:3"}
-HELD: dict[str, Any] = {"decision": "hold", "reason": "approval-pending", "rules": ("old-rule",), "position": "old.yaml:3"}
+HELD: dict[str, Any] = {
+    "decision": "hold",
+    "reason": "approval-pending",
+    "rules": ("old-rule",),
+    "position": "old.yaml:3",
+}
 DIFFERENT: list[tuple[Change, RecordedCall, str]] = [
     ("allow-to-deny", recorded("small_amounts", arguments=BIG), "small_amounts"),
     ("allow-to-hold", recorded("approved"), "approved"),

@@ -76,7 +76,7 @@ app = typer.Typer(
     cls=_ReportGroup,
     add_completion=False,
     subcommand_metavar="[create] [PROJECT] | verify FILE ...",
-    help="Write one document that a security reviewer can sign, or verify its signature.",
+    help="Write the review report, one document that a security reviewer can sign, or verify its signature.",
     epilog="gateway report --output review.html\n\n"
     "gateway report --against main --replay 7d --database data/gateway.db --output review.html --sign review.key\n\n"
     "gateway report verify review.html --key review.key.pub\n\n"
