@@ -73,6 +73,11 @@ CHANGES: dict[str, tuple[Edits, set[str]]] = {
         {"configs/upstreams/freight.yaml": ("include: [getShipment, findShipments]", "include: [findShipments]")},
         {"catalogues", "definitions", "diagnostics", "flags", "rules", "trust"},
     ),
+    "grant-policy": ({"configs/grants.yaml": ("maxActive: 3", "maxActive: 4")}, {"grants"}),
+    "attestation": (
+        {"configs/attestations/team-finance.yaml": ('until: "2029-12-31"', 'until: "2028-12-31"')},
+        {"accessUse"},
+    ),
     "waiver": ({"configs/catalogues/support.yaml": ('until: "2029-12-31"', 'until: "2028-12-31"')}, {"trust"}),
 }
 
