@@ -115,7 +115,9 @@ class _Commands(LazyGroup):
         ),
         Subcommand("access", "gateway.cli.project.access:app", "Show who has what access, and who uses it; attest it."),
         Subcommand("plan", "gateway.cli.project.plan:app", "Show what a change means: access, controls, risk."),
-        Subcommand("report", "gateway.cli.project.report:app", "Write the review report, or verify its signature."),
+        Subcommand(
+            "report", "gateway.cli.project.report.command:app", "Write the review report, or verify its signature."
+        ),
         Subcommand(
             "replay", "gateway.cli.project.replay:app", "Show what another policy decides about recorded calls."
         ),

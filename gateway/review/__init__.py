@@ -1,6 +1,6 @@
-"""What a security reviewer reads: access and its use, attestations, plan, policy tests.
+"""What a security reviewer reads: access and its use, attestations, plan, policy tests, replay, the review report.
 
-May import `model`, `policy` and `registries`.
+May import `audit`, `errors`, `model`, `policy` and `registries`.
 """
 
 from typing import TYPE_CHECKING

@@ -17,7 +17,7 @@ from gateway.model import escape_invisible
 from gateway.review.report.report_data import ReportData
 from gateway.review.report.report_input import NoData
 from gateway.review.report.section_titles import TITLES, section_field
-from gateway.review.report.summary import ReviewFinding
+from gateway.review.report.sections.summary import ReviewFinding
 
 VERSION: Final = "1.1.3"
 NAMESPACE: Final = "https://agent-gateway.dev/ns/oscal"

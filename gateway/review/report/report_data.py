@@ -7,42 +7,42 @@ from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from gateway.registries import Position
-from gateway.review.report.access_section import AccessUseSection, build_access_use
-from gateway.review.report.change_section import (
+from gateway.review.report.report_input import AuditState, DependencyList, NoData, ReportInput
+from gateway.review.report.sections.access import AccessUseSection, build_access_use
+from gateway.review.report.sections.changes import (
     AccessChangesSection,
     ChangesSection,
     build_access_changes,
     build_changes,
 )
-from gateway.review.report.definition_section import (
+from gateway.review.report.sections.definitions import (
     CollisionsSection,
     DefinitionsSection,
     build_collisions,
     build_definitions,
 )
-from gateway.review.report.diagnostic_section import DiagnosticsSection, build_diagnostics
-from gateway.review.report.gate_section import RulesSection, build_rules
-from gateway.review.report.grant_section import GrantsSection, build_grants
-from gateway.review.report.hazards import HazardsSection, build_hazards
-from gateway.review.report.identity_section import IdentitiesSection, build_identities
-from gateway.review.report.installation import (
+from gateway.review.report.sections.diagnostics import DiagnosticsSection, build_diagnostics
+from gateway.review.report.sections.gates import RulesSection, build_rules
+from gateway.review.report.sections.grants import GrantsSection, build_grants
+from gateway.review.report.sections.hazards import HazardsSection, build_hazards
+from gateway.review.report.sections.identities import IdentitiesSection, build_identities
+from gateway.review.report.sections.installation import (
     InstallationSection,
     RevisionSection,
     build_installation,
     build_revision,
 )
-from gateway.review.report.operation_section import (
+from gateway.review.report.sections.operation import (
     QuarantinesSection,
     build_audit,
     build_dependencies,
     build_quarantines,
 )
-from gateway.review.report.replay_section import ReplaySection, build_replay
-from gateway.review.report.report_input import AuditState, DependencyList, NoData, ReportInput
-from gateway.review.report.result_handling import ArtifactsSection, LimitsSection, build_artifacts, build_limits
-from gateway.review.report.summary import SummarySection, build_summary
-from gateway.review.report.tool_inventory import CataloguesSection, FlagsSection, build_catalogues, build_flags
-from gateway.review.report.trust_matrix import TrustSection, build_trust
+from gateway.review.report.sections.replay import ReplaySection, build_replay
+from gateway.review.report.sections.results import ArtifactsSection, LimitsSection, build_artifacts, build_limits
+from gateway.review.report.sections.summary import SummarySection, build_summary
+from gateway.review.report.sections.tool_inventory import CataloguesSection, FlagsSection, build_catalogues, build_flags
+from gateway.review.report.sections.trust_matrix import TrustSection, build_trust
 
 FORMAT: Final = "gateway-review/1"
 

@@ -18,7 +18,7 @@ from gateway.policy import (
     WindowCheck,
     WindowInterval,
 )
-from gateway.review.report.written_settings import format_setting
+from gateway.review.report.setting_values import format_setting
 
 _WEEK: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))

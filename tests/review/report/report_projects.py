@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gateway.app.project import ProjectFolders, load_project
 from gateway.cli.project.plan_inputs import make_plan_input, path_mapper
-from gateway.cli.project.report_inputs import make_report_input
+from gateway.cli.project.report.inputs import make_report_input
 from gateway.review.plan.builder import PlanInput
 from gateway.review.report.report_data import ReportData, build_report, report_to_dict
 from gateway.review.report.report_input import ReportInput

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.review.report.oscal import VERSION, render_oscal
 from gateway.review.report.report_data import ReportData
-from gateway.review.report.summary import ReviewFinding
+from gateway.review.report.sections.summary import ReviewFinding
 from tests.review.report.oscal_schema import load_schema
 from tests.review.report.report_projects import example_report
 from tests.review.report.test_page import HOSTILE, hostile_report

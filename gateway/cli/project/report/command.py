@@ -34,9 +34,9 @@ from gateway.cli.project.replay_inputs import (
     open_remote_calls,
     replay_with_progress,
 )
-from gateway.cli.project.report_files import read_bounded_file, read_report_files, report_stem, write_files
-from gateway.cli.project.report_inputs import choose_day, choose_moment, make_report_input, read_dependencies
-from gateway.cli.project.report_store import StoreAddress, read_store
+from gateway.cli.project.report.files import read_bounded_file, read_report_files, report_stem, write_files
+from gateway.cli.project.report.inputs import choose_day, choose_moment, make_report_input, read_dependencies
+from gateway.cli.project.report.store import StoreAddress, read_store
 from gateway.cli.project_loader import find_project, load_with_environ, require_valid
 from gateway.errors import GatewayError
 from gateway.model import to_microseconds
@@ -76,7 +76,7 @@ app = typer.Typer(
     cls=_ReportGroup,
     add_completion=False,
     subcommand_metavar="[create] [PROJECT] | verify FILE ...",
-    help="Write one document that a security reviewer can sign, or verify its signature.",
+    help="Write the review report, one document that a security reviewer can sign, or verify its signature.",
     epilog="gateway report --output review.html\n\n"
     "gateway report --against main --replay 7d --database data/gateway.db --output review.html --sign review.key\n\n"
     "gateway report verify review.html --key review.key.pub\n\n"

@@ -6,7 +6,7 @@ from datetime import date
 
 from gateway.registries import Position
 from gateway.review.report.report_input import ReportInput
-from gateway.review.report.written_settings import WrittenSetting, list_settings
+from gateway.review.report.setting_values import WrittenSetting, list_settings
 
 _KINDS = ("Gateway", "Storage", "Telemetry", "Pipeline", "Overlay")
 

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from gateway.registries import Position
 from gateway.review.grant_report import EndingRow, GrantAccess
-from gateway.review.report.installation import InstallationPart, list_parts
 from gateway.review.report.report_input import NoData, ReportInput
+from gateway.review.report.sections.installation import InstallationPart, list_parts
 
 
 @dataclass(frozen=True, slots=True)

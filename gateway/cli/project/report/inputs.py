@@ -13,6 +13,7 @@ from typing import Any, Final
 from gateway import __version__
 from gateway.app import LoadedProject, ProjectFolders, list_attestations, read_project_files
 from gateway.cli.output import fail, print_note
+from gateway.cli.project.access import show_progress
 from gateway.cli.project.plan_inputs import make_plan_input
 from gateway.policy import forward_now
 from gateway.review import (
@@ -62,9 +63,11 @@ def make_report_input(
     testable = list_testable_actions(access)
     rows = [row.position for row in found.policies.permissions if not testable.isdisjoint(row.actions.text.split("|"))]
     at = datetime.combine(day, time(12), UTC)
+    with show_progress("asking the policy") as progress:
+        review = review_access(access, list_policy_rows(found.policies), at=at, progress=progress)
     return ReportInput(
         project=make_plan_input(found, access, naming=naming, environment=environment),
-        review=review_access(access, list_policy_rows(found.policies), at=at),
+        review=review,
         day=day,
         version=__version__,
         diagnostics=found.diagnostics,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.app import PostgresUrl, load_postgres, load_usage
 from gateway.audit import ChainRow, VerificationReport, VerifyKey, read_anchors, verify
@@ -18,6 +18,9 @@ from gateway.errors import GatewayError
 from gateway.policy import Access, Grant, GrantedRoles, GrantLedger, PolicySet
 from gateway.review import AuditState, ReportInput, list_grant_access, list_policy_rows, review_access
 from gateway.storage import RemoteStore, SqliteAuditReader, StoreLocation
+
+_PARTS: Final = 1000
+"""Steps of a progress bar whose end is a fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,13 @@ def _verify_log(place: Path | PostgresUrl, anchors: Path | None, public_keys: Se
     known = None if anchors is None else list(read_anchors(anchors))
     with _open_log(place) as log:
         timed = _TimedLog(log)
-        report = verify(timed, anchors=known, keys=keys)
+        with show_progress("verifying the decision log") as progress:
+            report = verify(
+                timed,
+                anchors=known,
+                keys=keys,
+                progress=None if progress is None else lambda _: progress(round(log.fraction() * _PARTS), _PARTS),
+            )
     return _to_state(report, timed.newest)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.registries import ChangeSeverity, Collision, NamedTool, Position, UpstreamDefinition
-from gateway.review.report.diagnostic_section import ReviewedDiagnostic, review_diagnostic
-from gateway.review.report.installation import InstallationPart, list_parts
 from gateway.review.report.report_input import NoData, ReportInput
+from gateway.review.report.sections.diagnostics import ReviewedDiagnostic, review_diagnostic
+from gateway.review.report.sections.installation import InstallationPart, list_parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from gateway.registries import Position
 from gateway.review.policy_tests import CaseResult, find_deciding_rules, is_testable
 from gateway.review.report.report_input import ReportInput
 from gateway.review.report.rule_words import describe_check, describe_match
-from gateway.review.report.written_settings import format_setting, read_spec
+from gateway.review.report.setting_values import format_setting, read_spec
 
 
 @dataclass(frozen=True, slots=True)

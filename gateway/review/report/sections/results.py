@@ -6,10 +6,10 @@ from typing import Any
 
 from gateway.policy import BudgetCheck, LoopCheck, QuotaCheck, RateCheck
 from gateway.registries import DeclaredDocument, Position
-from gateway.review.report.installation import InstallationPart, list_parts
 from gateway.review.report.report_input import ReportInput
 from gateway.review.report.rule_words import describe_check, describe_match
-from gateway.review.report.written_settings import format_setting, read_spec
+from gateway.review.report.sections.installation import InstallationPart, list_parts
+from gateway.review.report.setting_values import format_setting, read_spec
 
 
 @dataclass(frozen=True, slots=True)

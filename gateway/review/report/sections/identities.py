@@ -13,8 +13,8 @@ from gateway.policy import (
 from gateway.registries import Position
 from gateway.review.plan.access_changes import list_callers
 from gateway.review.plan.policy_changes import GroupingRow
-from gateway.review.report.installation import InstallationPart, list_parts
 from gateway.review.report.report_input import ReportInput
+from gateway.review.report.sections.installation import InstallationPart, list_parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""`gateway report`: the command, what a report is made from, and its files."""
