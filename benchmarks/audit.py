@@ -32,7 +32,7 @@ from gateway.audit.export import export_entries
 from gateway.audit.json_lines import JsonLinesLog, to_line
 from gateway.audit.signing_keys import SigningKey
 from gateway.audit.verification import LogReader, verify
-from gateway.storage.sql.read_only_store import SqliteAuditReader
+from gateway.storage.sql.read_only.read_only_store import SqliteAuditReader
 
 REFERENCE = "SHA-256 of 1 KB (reference)"
 NOON = 1_795_000_000_000_000

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
         unpack_bundle,
         write_atomic,
     )
-    from gateway.app.recorded_calls import open_recorded_calls, read_recorded_calls
-    from gateway.app.recorded_entries import open_exported_calls
     from gateway.app.revisions.reload import Reloader, prepare_from_source
     from gateway.app.secrets import Secrets
     from gateway.app.settings import Settings, describe_expected, format_default, get_variable_name
@@ -68,6 +66,8 @@ if TYPE_CHECKING:
         load_usage,
         open_operator_store,
     )
+    from gateway.app.stores.recorded_calls import open_recorded_calls, read_recorded_calls
+    from gateway.app.stores.recorded_entries import open_exported_calls
     from gateway.app.telemetry_setup import configure_log_output
     from gateway.app.upstream_discovery import UpstreamDefinitions, discover, open_connections
 else:

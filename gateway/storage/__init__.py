@@ -41,8 +41,6 @@ if TYPE_CHECKING:
         find_expired_prefixes,
         list_shards,
     )
-    from gateway.storage.sql.call_history import CallHistory, CallRow, open_call_history
-    from gateway.storage.sql.call_usage import count_usage
     from gateway.storage.sql.engine_base import ReadPool
     from gateway.storage.sql.flags_seen_by_caller import StoredSightings
     from gateway.storage.sql.grants import SqlGrantStore
@@ -60,7 +58,9 @@ if TYPE_CHECKING:
     from gateway.storage.sql.postgres.limits import PostgresLimitStore
     from gateway.storage.sql.postgres.writer import PostgresWriter
     from gateway.storage.sql.quotas import SqlQuotas
-    from gateway.storage.sql.read_only_store import (
+    from gateway.storage.sql.read_only.call_history import CallHistory, CallRow, open_call_history
+    from gateway.storage.sql.read_only.call_usage import count_usage
+    from gateway.storage.sql.read_only.read_only_store import (
         RemoteStore,
         SqliteAuditReader,
         StoreLocation,

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from gateway.audit.verification import verify
-from gateway.storage.sql.read_only_store import SqliteAuditReader
+from gateway.storage.sql.read_only.read_only_store import SqliteAuditReader
 from tests.approvals.held_calls import LEA, Clock, make_approval_fixture
 
 pytestmark = pytest.mark.anyio

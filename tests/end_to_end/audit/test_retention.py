@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.audit.verification import verify
-from gateway.storage.sql.read_only_store import SqliteAuditReader
+from gateway.storage.sql.read_only.read_only_store import SqliteAuditReader
 from tests.support.gateways.gate_projects import ANA, PEOPLE, approval_client, pay, write
 from tests.support.gateways.projects import start_call_counter, start_gateway
 

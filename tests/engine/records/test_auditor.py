@@ -31,7 +31,7 @@ from gateway.policy.stop_list import Stop, StopChange, StopTarget
 from gateway.registries.tool_selection import Selector
 from gateway.storage.call_store import AuditBody, StoredCall, StoredResult
 from gateway.storage.sql.audit_log import AuditLog
-from gateway.storage.sql.read_only_store import SqliteAuditReader
+from gateway.storage.sql.read_only.read_only_store import SqliteAuditReader
 from tests.engine.service_gateway import ANA, EVE, HERE, Gateway, Plan, running, trust
 
 pytestmark = pytest.mark.anyio

@@ -7,14 +7,14 @@ import asyncio
 import os
 from pathlib import Path
 
-from gateway.app.recorded_calls import read_recorded_calls
-from gateway.app.recorded_entries import open_exported_calls
+from gateway.app.stores.recorded_calls import read_recorded_calls
+from gateway.app.stores.recorded_entries import open_exported_calls
 from gateway.audit.export import export_entries
 from gateway.review.replay.differences import ReplayResult
 from gateway.review.replay.recorded_calls import EVERY_CALL
 from gateway.review.replay.replay import replay_calls
 from gateway.review.replay.replay_text import replay_data
-from gateway.storage.sql.read_only_store import SqliteAuditReader
+from gateway.storage.sql.read_only.read_only_store import SqliteAuditReader
 from tests.review.replay.every_rule import load, serving, write_every_rule
 
 CALLS = int(os.environ.get("REPLAY_CALLS", "1500"))

@@ -17,7 +17,7 @@ from gateway.audit.verification import VerificationReport, verify
 from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.storage.call_store import AuditBody, StoredCall
 from gateway.storage.sql.audit_log import AuditLog
-from gateway.storage.sql.read_only_store import SqliteAuditReader
+from gateway.storage.sql.read_only.read_only_store import SqliteAuditReader
 from gateway.storage.sql.sqlite.connection import SqliteConnection
 from gateway.storage.sql.sqlite.database_setup import migrate_sqlite
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store

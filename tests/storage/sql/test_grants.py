@@ -18,7 +18,7 @@ from gateway.storage.sql.grants import RETAINED_FOR, SqlGrantStore
 from gateway.storage.sql.postgres.database_setup import migrate_postgres
 from gateway.storage.sql.postgres.engine import open_postgres_store
 from gateway.storage.sql.postgres.heartbeat import PostgresChangeSignal
-from gateway.storage.sql.read_only_store import list_grants
+from gateway.storage.sql.read_only.read_only_store import list_grants
 from gateway.storage.sql.sqlite.engine import open_sqlite_store
 from tests.policy.grants.test_lifecycle import HOUR, KIM, LEA, OPS, POLICIES, make_grant, make_request, roles_of
 from tests.storage.sample_records import Clock

@@ -19,7 +19,7 @@ from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.engine_base import ReadPool
 from gateway.storage.sql.lock_keys import Footprint
 from gateway.storage.sql.postgres.dialect import BatchStatement, compile_batch, compile_statement, replace_nul
-from gateway.storage.sql.read_only_store import AuditTableReader
+from gateway.storage.sql.read_only.read_only_store import AuditTableReader
 
 T = TypeVar("T")
 

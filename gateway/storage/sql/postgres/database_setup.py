@@ -25,7 +25,7 @@ from gateway.storage.sql import tables
 from gateway.storage.sql.lock_keys import NOTHING_SHARED
 from gateway.storage.sql.postgres.connection import PostgresConnection, to_postgres_store_error
 from gateway.storage.sql.postgres.dialect import replace_nul
-from gateway.storage.sql.read_only_store import open_read_only
+from gateway.storage.sql.read_only.read_only_store import open_read_only
 from gateway.storage.sql.sqlite.database_setup import (
     MIGRATION_LOCK,
     SCRIPTS,

@@ -14,7 +14,7 @@ from gateway.errors import RecordConflict
 from gateway.model.caller import Principal
 from gateway.storage.call_store import CallFilter, StoredCall, StoredResult
 from gateway.storage.sql import call_statements as statements
-from gateway.storage.sql.read_only_store import list_calls
+from gateway.storage.sql.read_only.read_only_store import list_calls
 from gateway.storage.sql.sqlite import single_call_table as finding_fresh
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from gateway.storage.sql.sqlite.single_call_conversion import SINGLE_CALL_INSERT, to_single_call_values

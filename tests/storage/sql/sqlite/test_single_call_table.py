@@ -14,7 +14,7 @@ from gateway.errors import RecordConflict
 from gateway.model.caller import Principal
 from gateway.storage.call_store import CallFilter, StoredCall, StoredResult, StoredTurn
 from gateway.storage.sql import tables
-from gateway.storage.sql.read_only_store import find_calls, list_calls
+from gateway.storage.sql.read_only.read_only_store import find_calls, list_calls
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from gateway.storage.sql.sqlite.single_call_conversion import EXPANSION, SINGLE_CALL_INSERT, to_single_call_values
 from gateway.storage.sql.sqlite.single_call_table import insert_single_calls, to_single_call_row

@@ -11,10 +11,10 @@ import pytest
 from gateway.approvals.approval_store import ApprovalVote
 from gateway.errors import StoreUnavailable
 from gateway.storage.sql.approvals import SqlApprovalStore
-from gateway.storage.sql.call_usage import StoredUsage, StoredUse, count_usage
 from gateway.storage.sql.postgres.connection import open_read_only_session
 from gateway.storage.sql.postgres.engine import PostgresStore, open_postgres_store
-from gateway.storage.sql.read_only_store import RemoteStore, StoreLocation
+from gateway.storage.sql.read_only.call_usage import StoredUsage, StoredUse, count_usage
+from gateway.storage.sql.read_only.read_only_store import RemoteStore, StoreLocation
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from tests.storage.sample_records import ADA, BOB, NOON, OTHER_ADA, call, settled, turn
 from tests.storage.sql.test_approvals import LEA, added, approval

@@ -14,9 +14,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from gateway.app.project import LoadedProject
-from gateway.app.recorded_entries import to_recorded_entry
 from gateway.app.secrets import Secrets
 from gateway.app.stores.operator_stores import locate_records
+from gateway.app.stores.recorded_entries import to_recorded_entry
 from gateway.errors import StoreUnavailable
 from gateway.model import Principal
 from gateway.registries import CONTENT

@@ -11,7 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.storage.sql.read_only_store import RemoteStore, StoreLocation, open_for_reading, translate_store_errors
+from gateway.storage.sql.read_only.read_only_store import (
+    RemoteStore,
+    StoreLocation,
+    open_for_reading,
+    translate_store_errors,
+)
 
 _BATCH: Final = 512
 

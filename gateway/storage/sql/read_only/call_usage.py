@@ -14,7 +14,7 @@ from sqlalchemy import Table, bindparam, case, func, literal_column, select, uni
 
 from gateway.model import Principal, from_microseconds, to_microseconds
 from gateway.storage.sql.compiled_statement import CompiledStatement
-from gateway.storage.sql.read_only_store import StoreLocation, open_for_reading, translate_store_errors
+from gateway.storage.sql.read_only.read_only_store import StoreLocation, open_for_reading, translate_store_errors
 from gateway.storage.sql.tables import approval_entries, approvals, calls, fresh
 
 _COUNT: Final = "count"

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from gateway.app.recorded_calls import read_recorded_calls
-from gateway.app.recorded_entries import InvalidExport, open_exported_calls, to_recorded_entry
+from gateway.app.stores.recorded_calls import read_recorded_calls
+from gateway.app.stores.recorded_entries import InvalidExport, open_exported_calls, to_recorded_entry
 from gateway.errors import GatewayError, UnknownTool
 from gateway.model.caller import Credential, Principal
 from gateway.review.replay.recorded_calls import EVERY_CALL, CallSelection, RecordedCall
 from gateway.review.replay.replay import replay_calls
 from gateway.storage.sql.postgres.connection import open_read_only_session
 from gateway.storage.sql.postgres.database_setup import import_sqlite
-from gateway.storage.sql.read_only_store import RemoteStore
+from gateway.storage.sql.read_only.read_only_store import RemoteStore
 from tests.review.replay.every_rule import NOBODY_ASKS, POLICY, load, serving, write_every_rule
 
 ANA = Principal("user:ana", frozenset({"role:agent"}), "acme", credential=Credential("token", "tests", "one"))
@@ -241,7 +241,7 @@ def test_entry_about_something_else_is_no_call() -> None:
 
 
 def test_export_with_too_many_shards_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.app.recorded_entries._MOST_SHARDS", 1)
+    monkeypatch.setattr("gateway.app.stores.recorded_entries._MOST_SHARDS", 1)
     line = b'{"body":{"at":1,"event":"gateway-started"},"hash":"%b","prev":"%b","seq":1,"shard":"%b"}\n'
     log = tmp_path / "log.jsonl"
     log.write_bytes(b"".join(line % (b"0" * 64, b"0" * 64, name) for name in (b"a", b"b")))

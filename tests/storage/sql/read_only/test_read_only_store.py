@@ -9,7 +9,7 @@ from gateway.audit.entries import AuditEntry
 from gateway.audit.json_lines import InvalidEntry
 from gateway.audit.verification import verify
 from gateway.errors import StoreUnavailable
-from gateway.storage.sql.read_only_store import SqliteAuditReader
+from gateway.storage.sql.read_only.read_only_store import SqliteAuditReader
 from tests.audit.sample_logs import KEY, NOON, PLACE, log, mark, sign_anchors, write_table
 
 ALPHA = log("alpha", more=[AuditEntry("key-rotated", NOON, PLACE, key=KEY.endorse(KEY.public))])
