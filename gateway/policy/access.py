@@ -439,8 +439,8 @@ class Access:
         sightings = call.sightings
         if sightings is None:
             sightings = dict.fromkeys(turn.flags, to_microseconds(call.at))
-        fingerprint = fingerprint_of_call(call) if call.fingerprint is None else call.fingerprint
-        return ConditionScope(arguments, rights.facts, self._facts(tool), turn, call.at, fingerprint, sightings)
+        facts, fingerprint = self._facts(tool), fingerprint_of_call(call)
+        return ConditionScope(arguments, rights.facts, facts, turn, call.at, fingerprint, sightings)
 
     def _facts(self, tool: Requested) -> Mapping[str, Any]:
         """Return the tool as conditions see it; cached, because it is the same for every call."""

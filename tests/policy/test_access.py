@@ -239,6 +239,25 @@ def test_tool_that_is_not_in_use_is_not_listed(access: Access, lifecycle: str) -
     assert [name for name, _ in changed.list_tools(ANA, "desk", at=NOON)] == ["order_read"]
 
 
+def test_known_caller_lends_no_rights_to_a_role_of_the_same_name(access: Access) -> None:
+    fresh = with_snapshot(access)
+
+    assert fresh.is_in_audience(ANA, "desk")
+    assert not fresh.is_in_audience(replace(EVE, roles=frozenset({"user:ana"})), "desk")
+    assert not fresh.is_in_audience(replace(ANA, roles=frozenset({"user:ana"})), "desk")
+    assert fresh.is_in_audience(ANA, "desk")
+
+
+def test_rights_are_the_same_after_more_callers_than_are_cached(access: Access) -> None:
+    fresh = with_snapshot(access)
+    strangers = [Principal(f"user:stranger-{number}") for number in range(3_000)]
+
+    assert fresh.is_in_audience(ANA, "desk")
+    assert not any(fresh.is_in_audience(each, "desk") for each in strangers)
+    assert fresh.is_in_audience(ANA, "desk")
+    assert len(fresh._rights) <= 1_024
+
+
 def test_audience_and_roles_can_be_asked_for(access: Access) -> None:
     assert access.is_in_audience(ANA, "desk")
     assert not access.is_in_audience(EVE, "desk")

@@ -248,7 +248,7 @@ class CallGuard:
 
     async def _reserve(self, call: Call, args: Mapping[str, Any]) -> GateOutcome:
         """Return the outcome of rules for a call that none of them denies, and count the call in its turn."""
-        if self.reads_sightings:
+        if self.reads_sightings:  # asked here, too, because a coroutine costs more than the question
             await self._load_sightings(call)
         turn, turns = call.turn, self.controls.turns
         call.decided = now_microseconds()
@@ -278,8 +278,9 @@ class CallGuard:
         raise StoreUnavailable("too many calls are made in this turn at once", help="send fewer of them at a time")
 
     async def _load_sightings(self, call: Call) -> None:
-        """Read what the caller has seen in any turn."""
-        call.sightings = await self._sightings().of(call.principal)
+        """Read what the caller has seen in any turn, if a rule depends on it."""
+        if self.reads_sightings:
+            call.sightings = await self._sightings().of(call.principal)
 
     def _sightings(self) -> Sightings:
         if self.controls.sightings is None:
@@ -476,8 +477,7 @@ class CallGuard:
         """Check everything again that may have changed while people were asked."""
         if call.turn is not None and self.controls.turns is not None and self.looks_back:
             await self.controls.turns.refresh(call.turn.remembers)
-        if self.reads_sightings:
-            await self._load_sightings(call)
+        await self._load_sightings(call)
         revision = self.controls.revision
         if revision is not None and revision() != call.revision:
             call.set_decision("deny", "approval-mismatch", "another revision was published")
