@@ -100,6 +100,9 @@ class Attributes:
         self._limit = limit
         self._heads: BoundedCache[tuple[str, int], bytes] = BoundedCache(lambda of: head(*of, tag))
         self._numbers: BoundedCache[tuple[str, int], bytes] = BoundedCache(lambda of: tag + _attribute(*_number(*of)))
+        self._flags: BoundedCache[tuple[str, bool], bytes] = BoundedCache(
+            lambda of: tag + _attribute(of[0], _other(of[1], limit))
+        )
 
     def list_fields(self, values: Mapping[str, Any]) -> list[bytes]:
         heads, limit, found = self._heads, self._limit, []
@@ -114,6 +117,8 @@ class Attributes:
                     found.append(heads[key, len(content)] + content)
             elif kind is int:
                 found.append(self._numbers[key, value])
+            elif kind is bool:
+                found.append(self._flags[key, value])
             else:
                 found.append(self._tag + _attribute(key, _other(value, limit)))
         return found
