@@ -196,7 +196,7 @@ def test_pruned_store_says_since_when_it_is_complete(tmp_path: Path) -> None:
         second = list(history)[1]
     with closing(sqlite3.connect(database)) as connection, connection:
         for table in ("calls", "fresh"):
-            connection.execute(f"DELETE FROM {table} WHERE number = 1")  # noqa: S608 - our names
+            connection.execute(f"DELETE FROM {table} WHERE number = 1")
     with read_recorded_calls(database, EVERY_CALL, looks_back=True) as history:
         assert history.complete_since is not None
         assert history.complete_since <= second.at
