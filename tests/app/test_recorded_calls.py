@@ -258,3 +258,20 @@ def test_time_that_no_gateway_writes_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidExport, match="line 1 has no time"), open_exported_calls(log):
         raise AssertionError("the export was accepted")
+
+
+@pytest.mark.parametrize(("shown", "arguments"), [("none", None), ("keys", {})])
+def test_class_that_hides_arguments_from_traces_hides_them_from_replays(
+    tmp_path: Path, shown: str, arguments: dict[str, Any] | None
+) -> None:
+    capture = {"arguments": shown}
+    project = write_every_rule(tmp_path / "p", replay={"arguments": "values"}, capture=capture)
+
+    async def serve() -> None:
+        async with serving(project, tmp_path / "data") as callers:
+            await callers.app.service.call_tool(ANA, "desk", "fetch", {"text": 1})
+
+    asyncio.run(serve())
+    [call] = read_all(tmp_path / "data" / "gateway.db")
+
+    assert (call.arguments, set(call.masked)) == (arguments, set() if arguments is None else {"text"})
