@@ -9,14 +9,14 @@ GENERATED := tests/config/test_mutants.py tests/server/http/test_json_fuzz.py
 # Floors of branch coverage by package, and what must have no branch without a test: decisions, their records, the stores.
 FLOORS := errors.py:100 approvals/*:100 artifacts/*.py:100 artifacts/formats/*:98 audit/*:100 engine/*:97 identity/*:100 \
 	mcp/*:97 model/*:100 policy/*:98 storage/*:96
-WHOLE := mcp/http_bodies.py policy/access.py policy/casbin/* policy/forward_clock.py policy/grants/* policy/limits.py \
-	policy/stop_list.py engine/turn_pipeline/* \
-	engine/gates/call_limits.py engine/gates/guard.py engine/gates/read_guard.py engine/handler.py \
-	engine/records/auditor.py engine/records/known_refusals.py engine/turns/implicit_turns.py \
-	app/jobs/audit_retention.py storage/unwritten_outcomes.py storage/cache_invalidation.py storage/rate_*.py \
-	storage/shared_file.py storage/sql/approval*.py \
-	storage/sql/audit_log.py storage/sql/engine_base.py storage/sql/grants.py storage/sql/quotas.py storage/sql/postgres/* \
-	storage/sql/sqlite/engine.py storage/sql/sqlite/single_call*.py storage/sql/stop_list.py storage/sql/store.py
+WHOLE := mcp/http_bodies.py policy/access.py policy/casbin/* policy/forward_clock.py policy/grants/* \
+	policy/limit_claims.py policy/limits.py policy/stop_list.py engine/turn_pipeline/* engine/gates/call_limits.py \
+	engine/gates/guard.py engine/gates/read_guard.py engine/handler.py engine/records/auditor.py \
+	engine/records/known_refusals.py engine/turns/implicit_turns.py app/jobs/audit_retention.py \
+	storage/unwritten_outcomes.py storage/cache_invalidation.py storage/rate_*.py storage/shared_file.py \
+	storage/sql/approval*.py storage/sql/audit_log.py storage/sql/engine_base.py storage/sql/grants.py \
+	storage/sql/quotas.py storage/sql/postgres/* storage/sql/sqlite/engine.py storage/sql/sqlite/single_call*.py \
+	storage/sql/stop_list.py storage/sql/store.py
 HELPDESK_PORT ?= 8091
 SERVE_ARGS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' gateway/__init__.py)

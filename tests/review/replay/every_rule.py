@@ -97,7 +97,12 @@ OTHERS = ("plain", "fetch", "secret", "send", "failing", "denied", "special", "s
 NAMES = (*CHECKS, *OBSERVED, *OTHERS)
 
 
-def documents(*, replay: Mapping[str, Any] | None = None, **checks: Mapping[str, Any] | None) -> list[Document]:
+def documents(
+    *,
+    replay: Mapping[str, Any] | None = None,
+    capture: Mapping[str, Any] | None = None,
+    **checks: Mapping[str, Any] | None,
+) -> list[Document]:
     """Return the project; `checks` replace those of rules, `None` removes one."""
     chosen = {**CHECKS, **{name: each for name, each in checks.items() if each is not None}}
     chosen = {name: each for name, each in chosen.items() if checks.get(name, each) is not None}
@@ -119,7 +124,7 @@ def documents(*, replay: Mapping[str, Any] | None = None, **checks: Mapping[str,
             document("TrustFlag", name, {"description": f"{name}.", "hint": {"openWorld": True}})
             for name in ("egress", "untrusted-output")
         ),
-        document("ArtifactClass", "page", artifact),
+        document("ArtifactClass", "page", {**artifact, **({"capture": dict(capture)} if capture else {})}),
         document("ArtifactClass", "secrets", {**artifact, "flow": {"blockedBy": ["egress"]}}),
         *tools,
         *(catalogue(name, ["role:agent"], NAMES) for name in ("desk", "other")),
