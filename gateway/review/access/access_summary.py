@@ -22,15 +22,6 @@ class CallerSummary:
     used: int = 0
     use: ToolUse = NEVER
 
-    @property
-    def is_role(self) -> bool:
-        return self.caller.startswith(ROLE)
-
-    @property
-    def unused(self) -> int:
-        """How many tools the caller can call and did not call within the period."""
-        return self.counts.get(CALL, 0) - self.used
-
 
 @dataclass(slots=True)
 class ObjectSummary:
