@@ -55,7 +55,7 @@ ifdef COVERAGE
 endif
 
 .PHONY: test-long
-test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream servers 1,000 times; reload 100 times; trace 10,000 calls; results of a gigabyte; break 50,000 projects; send a million hostile requests; compare ten million decisions, and grants in 20,000 random worlds, with the reference; replay 100,000 calls (most of two hours)
+test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream servers 1,000 times; reload 100 times; trace 10,000 calls; results of a gigabyte; break 50,000 projects; send a million hostile requests; compare ten million decisions, and grants in 20,000 random worlds, with the reference, and a million pairs of an access review with the policy; replay 100,000 calls (most of two hours)
 	KILL_ROUNDS=200 $(BIN)/pytest -q tests/end_to_end/durability/test_kills.py tests/end_to_end/audit/test_crashes.py
 	TELEMETRY_CALLS=10000 $(BIN)/pytest -q tests/end_to_end/telemetry/test_random_calls.py
 	LARGE_BYTES=1073741824 $(BIN)/pytest -q tests/end_to_end/server/test_large_results.py tests/end_to_end/storage/test_bucket.py -k memory
@@ -70,6 +70,7 @@ test-long: $(READY) ## kill gateways 390 times, workers 40 times and upstream se
 	$(BIN)/python tests/policy/casbin/differential.py
 	GRANT_CASES=20000 $(BIN)/pytest -q --show-capture=no tests/policy/grants/test_grant_properties.py
 	REPLAY_CALLS=100000 $(BIN)/pytest -q -s tests/review/replay/test_present_policy.py
+	ACCESS_PAIRS=1000000 $(BIN)/pytest -q tests/review/access/test_effective_access.py
 
 .PHONY: conformance
 conformance: $(READY) ## run the official MCP conformance suite (needs npm; installs Node 22 into a cache folder)
@@ -92,6 +93,7 @@ bench: $(READY) ## print what calls cost as users run them, next to FastMCP, and
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/authz.py
 	$(BIN)/python benchmarks/config.py --sizes 10 100 1000
+	$(BIN)/python benchmarks/access_review.py --sizes 100x100 1000x1000
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/storages.py

@@ -150,6 +150,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
         help = "give its tools and callers to several owners"
         fail(f"the list of access is larger than {_MOST_BYTES >> 20} MiB", help, code=1)
     try:
+        path.parent.mkdir(exist_ok=True)
         write_atomic(path, text)
         path.chmod(0o644)  # a document to commit, not a secret
     except OSError as error:

@@ -106,7 +106,13 @@ def _right_data(right: Right) -> dict[str, Any]:
 
 def _gate_data(gate: GateEffect) -> dict[str, Any]:
     place = format_place(gate.position)
-    return {"rule": gate.rule, "may": gate.decision, "always": gate.is_certain, "position": place}
+    return {
+        "rule": gate.rule,
+        "may": gate.decision,
+        "always": gate.is_certain,
+        "isLimit": gate.is_limit,
+        "position": place,
+    }
 
 
 def _unused_row_data(review: AccessReview) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 The scope of an owner is all access to its tools, prompts and resources, and all access of its callers. An attestation
 has the list of this access, and its digest. Access has grown if a caller has a right that the list does not have, or
-calls a tool without a gate rule that the list has. Less access is no growth.
+calls a tool without a gate rule that the list has. Limits of how often are not listed. Less access is no growth.
 
 Lists are compared in a normal form that depends on the access only, not on how it was grouped when it was written.
 """
@@ -88,7 +88,7 @@ def select_scope(
         others = tuple(each for each in block.objects if owners.get(each) != owner)
         names = tuple(callers.list_names(block.callers))
         my_callers = tuple(each for each in names if owned_callers.get(callers.principals[each].subject) == owner)
-        gates = tuple(gate.rule for gate in block.gates) if block.can(CALL) else ()
+        gates = tuple(gate.rule for gate in block.gates if not gate.is_limit) if block.can(CALL) else ()
         for objects, concerned in ((mine, names), (others, my_callers)):
             if objects and concerned:
                 found.append(AttestedAccess(block.catalogue, concerned, objects, block.actions, gates))

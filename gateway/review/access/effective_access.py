@@ -48,7 +48,7 @@ _READ: Final = "read"
 _APPROVE: Final = "approve"
 _DECIDING: Final = frozenset({_DISCOVER, _INVOKE, _READ, _APPROVE})
 """Actions of policy rows that decide about tools, prompts and resources."""
-_COUNTERS: Final = (RateCheck, QuotaCheck, LoopCheck, BudgetCheck, FlowCheck)
+_LIMITS: Final = (RateCheck, QuotaCheck, LoopCheck, BudgetCheck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ class GateEffect:
     decision: Literal["hold", "deny"]
     is_certain: bool
     position: Position
+    is_limit: bool = False
+    """Whether it only counts: a rate, a quota, repetitions, or a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +326,8 @@ class _Asker:
         may = permission_lookup(self.access, self.principal, catalogue=self.catalogue, tier=target.trust.tier.name)
         for rule in rules:
             decision, is_certain = worst_decision(rule, may)
-            if isinstance(rule.check, _COUNTERS):
+            is_limit = isinstance(rule.check, _LIMITS)
+            if is_limit or isinstance(rule.check, FlowCheck):  # they let the first call through
                 decision, is_certain = "deny", False
             if decision != "allow":
-                yield GateEffect(rule.name, decision, is_certain, rule.position)
+                yield GateEffect(rule.name, decision, is_certain, rule.position, is_limit)
