@@ -184,7 +184,8 @@ class CallGuard:
         self._refuse_stopped(call)
         if self.remote_name is not None:
             self._refuse_blocked(call, self.remote_name)
-        call.grants = tuple([each.id for each in self.access.list_grants(call.principal)])
+        grants = self.access.list_grants(call.principal)
+        call.grants = tuple([each.id for each in grants]) if grants else ()
         decision = self.access.permits(call.principal, self.catalogue, target)
         call.row, call.is_decision_cached = decision.row, decision.is_cached
         if not decision.allowed:

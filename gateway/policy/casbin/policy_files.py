@@ -11,7 +11,7 @@ meaning is refused rather than ignored.
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -102,7 +102,7 @@ class PermissionRow:
     actions: PolicyCell
     tier: PolicyCell
     effect: PolicyCell
-    end: RowEnd | None = None
+    end: RowEnd | None = field(default=None, kw_only=True)
 
     @property
     def cells(self) -> tuple[PolicyCell, ...]:
@@ -124,7 +124,7 @@ class RoleLink:
 
     member: PolicyCell
     group: PolicyCell
-    end: RowEnd | None = None
+    end: RowEnd | None = field(default=None, kw_only=True)
     """Only a role membership can have one."""
 
     @property
@@ -166,7 +166,7 @@ def read_policies(folder: Path) -> tuple[PolicySet, list[Diagnostic]]:
             rows[section].append((cells, end))
     policies = PolicySet(
         permissions=tuple(_permission_row(cells, end) for cells, end in rows["p"]),
-        members=tuple(RoleLink(cells[0], cells[1], end) for cells, end in rows["g"]),
+        members=tuple(RoleLink(cells[0], cells[1], end=end) for cells, end in rows["g"]),
         objects=tuple(RoleLink(cells[0], cells[1]) for cells, _ in rows["g2"]),
     )
     return policies, sort_diagnostics(found)
@@ -174,7 +174,7 @@ def read_policies(folder: Path) -> tuple[PolicySet, list[Diagnostic]]:
 
 def _permission_row(cells: Sequence[PolicyCell], end: RowEnd | None) -> PermissionRow:
     subject, catalogue, object, actions, tier, effect = cells
-    return PermissionRow(subject, catalogue, object, actions, tier, effect, end)
+    return PermissionRow(subject, catalogue, object, actions, tier, effect, end=end)
 
 
 def _tables(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from gateway.errors import StoreUnavailable
 from gateway.model import Principal
 from gateway.policy import LONGEST_GRANT, LONGEST_REASON, Grant, GrantService
 from gateway.server.http.asgi import Response
-from gateway.server.rest.operation import RestDependencies, RestRequest
+from gateway.server.rest.operation import RestDependencies, RestOperation, RestRequest, SuccessResponse
 from gateway.server.rest.responses import send_json
 from gateway.server.rest.schemas import NAME, TEXT, TIMESTAMP, Document, array_of, object_of, ref
 
@@ -38,7 +38,8 @@ REQUESTS: Final[Mapping[str, Document]] = {
                 "description": "Why, in one line; it is shown to approvers and recorded.",
             },
         }
-    )
+    ),
+    "GrantDecision": {**object_of({}), "description": "An empty object: the path and the credential say everything."},
 }
 
 ANSWERS: Final[Mapping[str, Document]] = {
@@ -115,3 +116,65 @@ def _grants(rest: RestDependencies) -> GrantService:
     if rest.grants is None:
         raise StoreUnavailable("grants are not stored here", help="serve with a store that has grants")
     return rest.grants
+
+
+_REFUSALS: Final = {
+    403: "No grant policy allows it, or the caller may not decide: requesters and recipients never approve.",
+    409: "The grant is decided already, or over.",
+}
+
+GRANT_OPERATIONS: Final[tuple[RestOperation, ...]] = (
+    RestOperation(
+        "listGrants",
+        "GET",
+        "/v1/grants",
+        "List the grants that the caller requested, holds, or may decide, newest first",
+        list_grants,
+        SuccessResponse("The grants. Operators see those of all callers of their tenant.", "Grants"),
+        "grants",
+    ),
+    RestOperation(
+        "requestGrant",
+        "POST",
+        "/v1/grants",
+        "Request a role for a time; it is in force once an approver approves",
+        request_grant,
+        SuccessResponse("The request.", "Grant", status=201),
+        "grants",
+        body="GrantRequest",
+        also={403: _REFUSALS[403], 422: "The subject, the role or the reason is not valid."},
+    ),
+    RestOperation(
+        "approveGrant",
+        "POST",
+        "/v1/grants/{grant}/approve",
+        "Approve a grant as the caller; it is in force from now on",
+        approve_grant,
+        SuccessResponse("The grant.", "Grant"),
+        "grants",
+        body="GrantDecision",
+        also=_REFUSALS,
+    ),
+    RestOperation(
+        "refuseGrant",
+        "POST",
+        "/v1/grants/{grant}/refuse",
+        "Refuse a grant as the caller",
+        refuse_grant,
+        SuccessResponse("The grant.", "Grant"),
+        "grants",
+        body="GrantDecision",
+        also=_REFUSALS,
+    ),
+    RestOperation(
+        "revokeGrant",
+        "POST",
+        "/v1/grants/{grant}/revoke",
+        "End a grant or a request at once",
+        revoke_grant,
+        SuccessResponse("The grant.", "Grant"),
+        "grants",
+        body="GrantDecision",
+        also={409: _REFUSALS[409]},
+    ),
+)

@@ -5,9 +5,10 @@ from typing import Final
 
 from gateway.approvals import APPROVAL_STATES
 from gateway.engine import MAX_KEY
-from gateway.server.rest import approvals, calls_and_turns, catalogues, grants, records_and_artifacts
+from gateway.server.rest import approvals, calls_and_turns, catalogues, records_and_artifacts
 from gateway.server.rest.api_documentation import call_example, documentation_operations
 from gateway.server.rest.calls_and_turns import MEANINGS, RETRYABLE, STATUSES, Outcome
+from gateway.server.rest.grants import GRANT_OPERATIONS
 from gateway.server.rest.operation import OperationParameter, RestOperation, SuccessResponse
 from gateway.server.rest.schemas import TURN_ENDINGS
 
@@ -384,65 +385,7 @@ APPROVAL_OPERATIONS: Final[tuple[RestOperation, ...]] = (
     ),
 )
 
-_GRANT_REFUSALS: Final = {
-    403: "No grant policy allows it, or the caller may not decide: requesters and recipients never approve.",
-    409: "The grant is decided already, or over.",
-}
-
-_GRANT_OPERATIONS: Final[tuple[RestOperation, ...]] = (
-    RestOperation(
-        "listGrants",
-        "GET",
-        "/v1/grants",
-        "List the grants that the caller requested, holds, or may decide, newest first",
-        grants.list_grants,
-        SuccessResponse("The grants. Operators see those of all callers of their tenant.", "Grants"),
-        "grants",
-    ),
-    RestOperation(
-        "requestGrant",
-        "POST",
-        "/v1/grants",
-        "Request a role for a time; it is in force once an approver approves",
-        grants.request_grant,
-        SuccessResponse("The request.", "Grant", status=201),
-        "grants",
-        body="GrantRequest",
-        also={403: _GRANT_REFUSALS[403], 422: "The subject, the role or the reason is not valid."},
-    ),
-    RestOperation(
-        "approveGrant",
-        "POST",
-        "/v1/grants/{grant}/approve",
-        "Approve a grant as the caller; it is in force from now on",
-        grants.approve_grant,
-        SuccessResponse("The grant.", "Grant"),
-        "grants",
-        also=_GRANT_REFUSALS,
-    ),
-    RestOperation(
-        "refuseGrant",
-        "POST",
-        "/v1/grants/{grant}/refuse",
-        "Refuse a grant as the caller",
-        grants.refuse_grant,
-        SuccessResponse("The grant.", "Grant"),
-        "grants",
-        also=_GRANT_REFUSALS,
-    ),
-    RestOperation(
-        "revokeGrant",
-        "POST",
-        "/v1/grants/{grant}/revoke",
-        "End a grant or a request at once",
-        grants.revoke_grant,
-        SuccessResponse("The grant.", "Grant"),
-        "grants",
-        also={409: _GRANT_REFUSALS[409]},
-    ),
-)
-
-_DESCRIBED: Final = (*_TOOL_OPERATIONS, *APPROVAL_OPERATIONS, *_GRANT_OPERATIONS)
+_DESCRIBED: Final = (*_TOOL_OPERATIONS, *APPROVAL_OPERATIONS, *GRANT_OPERATIONS)
 OPERATIONS: Final = (*_DESCRIBED, *documentation_operations(_DESCRIBED))
 OPEN_PATHS: Final = tuple(sorted({each.path for each in OPERATIONS if each.is_open}))
 """Paths that need no credential."""

@@ -272,8 +272,8 @@ async def test_policy_that_shrinks_shrinks_running_grants(tmp_path: Path, clock:
 # Several processes
 
 
-def fork_gateway(forks: ForkServer, project: Path, data: Path, **env: str) -> GatewayFork:
-    settings = {**environ_of(GRANT_PEOPLE), "GATEWAY_DATA_DIR": str(data), **env}
+def fork_gateway(forks: ForkServer, project: Path, data: Path) -> GatewayFork:
+    settings = {**environ_of(GRANT_PEOPLE), "GATEWAY_DATA_DIR": str(data)}
     return forks.start(project, data, env=settings, options=("--workers", "2"))
 
 
@@ -281,8 +281,8 @@ def fork_gateway(forks: ForkServer, project: Path, data: Path, **env: str) -> Ga
 def started(forks: ForkServer) -> Iterator[Callable[..., GatewayFork]]:
     gateways: list[GatewayFork] = []
 
-    def start(*places: Path, **env: str) -> GatewayFork:
-        gateways.append(fork_gateway(forks, *places, **env))
+    def start(project: Path, data: Path) -> GatewayFork:
+        gateways.append(fork_gateway(forks, project, data))
         return gateways[-1]
 
     yield start

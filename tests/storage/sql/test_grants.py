@@ -72,7 +72,11 @@ def service(store: SqlGrantStore, clock: Clock) -> GrantService:
 
 async def test_stored_grant_is_the_same_in_every_process(two: Stores) -> None:
     here, there = two
-    tenant = {"tenant": "acme", "requester": replace(KIM, tenant="acme"), "decider": replace(LEA, tenant="acme")}
+    tenant: dict[str, Any] = {
+        "tenant": "acme",
+        "requester": replace(KIM, tenant="acme"),
+        "decider": replace(LEA, tenant="acme"),
+    }
     grants = [make_request("a"), make_grant("b"), make_grant("c", **tenant), make_request("d", state="refused")]
     assert there.current() == GrantLedger()
 

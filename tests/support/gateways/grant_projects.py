@@ -44,7 +44,7 @@ async def request_grant(caller: Caller, subject: str = "user:mia", **changes: An
 
 
 async def change_grant(caller: Caller, id: str, verb: str) -> Reply:
-    return await caller.rest("POST", f"/v1/grants/{id}/{verb}")
+    return await caller.rest("POST", f"/v1/grants/{id}/{verb}", {})
 
 
 async def get_grant(member: Caller, lead: Caller, **changes: Any) -> str:
