@@ -17,6 +17,7 @@ from gateway.app.project import LoadedProject
 from gateway.app.recorded_entries import to_recorded_entry
 from gateway.app.secrets import Secrets
 from gateway.app.stores.operator_stores import locate_records
+from gateway.errors import StoreUnavailable
 from gateway.model import Principal
 from gateway.registries import CONTENT
 from gateway.review import CallSelection, RecordedCall, RecordedHistory
@@ -65,9 +66,17 @@ def read_recorded_calls(
 
 
 def _in_order(history: CallHistory, since: int | None) -> Iterator[RecordedCall]:
-    calls = map(to_recorded_call, history.calls(since))
+    calls = map(_read_row, history.calls(since))
     entries = filter(None, (to_recorded_entry(_parse(body)) for _, body in history.entries(since, _ENTRIES)))
     return merge(calls, entries, key=attrgetter("at"))
+
+
+def _read_row(row: CallRow) -> RecordedCall:
+    try:
+        return to_recorded_call(row)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        message = f"call {row.number} of the store is not as a gateway writes it"
+        raise StoreUnavailable(message, help="run gateway storage check") from None
 
 
 def _is_selected(owner: str, selection: CallSelection) -> bool:
@@ -148,6 +157,8 @@ def _read_arguments(row: CallRow) -> tuple[Mapping[str, Any] | None, frozenset[s
     found = json.loads(row.args)
     if isinstance(found, dict):
         return found, frozenset()
+    if not isinstance(found, list):
+        raise ValueError("neither arguments nor an excerpt")
     if row.replay is None:
         return None, frozenset()
     values, masked = json.loads(row.replay)

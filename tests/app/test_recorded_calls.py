@@ -201,6 +201,18 @@ def test_pruned_store_says_since_when_it_is_complete(tmp_path: Path) -> None:
         assert history.complete_since <= second.at
 
 
+@pytest.mark.parametrize("column", ["owner", "roles", "args", "results"])
+def test_row_that_no_gateway_writes_is_refused_with_its_number(tmp_path: Path, column: str) -> None:
+    database = asyncio.run(record(tmp_path, ("plain", {"text": "a"})))
+    for value in ("", "[", "7", "[" * 100_000, '{"a":1}', "[[[]]]"):
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute(f"UPDATE fresh SET {column} = ?", (value,))
+
+        if (column, value) not in (("args", '{"a":1}'), ("args", "[[[]]]"), ("roles", '{"a":1}')):
+            with pytest.raises(GatewayError, match="call 1 of the store is not as a gateway writes it"):
+                read_all(database)
+
+
 def test_file_of_something_else_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "other.db")) as connection, connection:
         connection.execute("CREATE TABLE other (id INTEGER)")

@@ -177,6 +177,8 @@ class Simulation:
         self, call: RecordedCall, rules: RuleSet, record: TurnRecord | None
     ) -> tuple[tuple[GateRule, ...], Obstacle | None]:
         """Return the rules whose facts are on record, and why the others cannot be evaluated."""
+        if self._has_every_fact(call, record):
+            return rules.rules, None
         obstacle: Obstacle | None = None
         known = []
         for rule in rules.rules:
@@ -186,6 +188,14 @@ class Simulation:
             elif rule.mode == "enforce":
                 obstacle = obstacle or found
         return (rules.rules if len(known) == len(rules.rules) else tuple(known)), obstacle
+
+    def _has_every_fact(self, call: RecordedCall, record: TurnRecord | None) -> bool:
+        """Whether no rule can lack a fact: true of nearly every call."""
+        if call.arguments is None or call.masked or call.fingerprint is None:
+            return False
+        if self._complete_since is not None or self._memory.has_forgotten:
+            return False
+        return record is None or (record.is_known and not record.is_unsized)
 
     def _find_obstacle(self, call: RecordedCall, rule: GateRule, record: TurnRecord | None) -> Obstacle | None:
         reads = rule.argument_names

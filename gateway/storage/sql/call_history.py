@@ -66,7 +66,6 @@ class CallHistory:
     def __init__(self, connection: Any, *, is_file: bool) -> None:
         self._connection = connection
         self._tables = ("calls", "fresh") if is_file else ("calls",)
-        self._cursors = 0
 
     def count(self, since: int | None) -> int:
         return sum(self._scalar(f"SELECT count(*) FROM {each}{_where(since)}") for each in self._tables)  # noqa: S608 - our names
@@ -118,10 +117,7 @@ class CallHistory:
         if isinstance(self._connection, sqlite3.Connection):
             yield from self._connection.execute(query)
             return
-        self._cursors += 1
-        with self._connection.raw.cursor(name=f"history{self._cursors}") as cursor:
-            cursor.itersize = _BATCH * 4
-            yield from cursor.execute(query)
+        yield from self._connection.stream(query, at_once=_BATCH * 4)
 
 
 @contextmanager

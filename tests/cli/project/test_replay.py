@@ -4,9 +4,11 @@ import asyncio
 import gzip
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -250,6 +252,21 @@ def test_plan_counts_replayed_calls_in_the_risk(recorded: Recorded, tmp_path: Pa
     assert found["weight"] == answer.json["risk"] == "high"
     shown = run(recorded, recorded.project, "--against", older, "--replay", "7d", app=plan_app).out
     assert "7 of 13 calls would be allowed, stopped before by the policy" in shown
+
+
+def test_terminal_shows_progress_on_standard_error(recorded: Recorded) -> None:
+    ours, theirs = pty.openpty()
+    command: list[Any] = [sys.executable, "-m", "gateway", "replay", recorded.project]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env=recorded.environ, check=False)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError), os.fdopen(ours, "rb", buffering=0) as terminal:  # the end of a terminal is an error
+        while piece := terminal.read(1 << 16):
+            shown += piece
+
+    assert ended.returncode == 0
+    assert b"replaying calls" in shown
+    assert b"replaying" not in ended.stdout
 
 
 def test_help_has_examples(recorded: Recorded) -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gateway.app.app import App
 from gateway.app.project import LoadedProject, ProjectFolders, load_project
@@ -15,7 +15,6 @@ from gateway.engine.turns.turn import Turn
 from gateway.errors import GatewayError
 from gateway.model.caller import Credential, Principal, Question
 from gateway.policy.stop_list import Stop, StopTarget
-from gateway.review.replay.recorded_calls import CallSelection, RecordedHistory
 from tests.support.gateways.projects import (
     Document,
     Person,
@@ -27,7 +26,6 @@ from tests.support.gateways.projects import (
     tokens_of,
     write_project,
 )
-from tests.support.ready_databases import USUAL_PATH
 
 PACKAGE = "tests.support.tools.text_tools"
 PEOPLE = (Person("ana", ("agent",)), Person("liz", ("lead",)))
@@ -212,7 +210,8 @@ class RandomCallers:
     async def _decide(
         self, principal: Principal, where: str, name: str, arguments: dict[str, Any], pending: Mapping[str, Any]
     ) -> None:
-        vote = self.random.choice(["grant", "refuse", None])
+        votes: list[Literal["grant", "refuse"] | None] = ["grant", "refuse", None]
+        vote = self.random.choice(votes)
         if vote is None:
             return
         for each in pending["approvals"]:
@@ -241,11 +240,3 @@ async def serving(project: Path, data: Path, *, seed: int = 1, **settings: Any) 
     options: dict[str, Any] = {"python_packages": (PACKAGE,), "max_refusals": 1_000_000, **settings}
     async with start_gateway(project, data, people=PEOPLE, environ=environ, **options) as gateway:
         yield RandomCallers(gateway.running, seed)
-
-
-EVERYTHING = CallSelection()
-DATABASE = USUAL_PATH
-
-
-def list_history(history: RecordedHistory) -> list[Any]:
-    return list(history)

@@ -179,6 +179,7 @@ class PostgresConnection:
         self.states: dict[str, tuple[bytes | None] | None] | None = None
         """The states of turns that this transaction has locked and read; turns that are not stored have none."""
         self._prepared: dict[str, bytes] = {}
+        self._streams = 0
         self._deferred: list[bytes] | None = None
         try:
             self._set_up(patience, is_reader)
@@ -218,6 +219,17 @@ class PostgresConnection:
             if parameters:
                 return self._connection.execute(sql.replace("?", "%s"), [replace_nul(each) for each in parameters])
             return self._connection.execute(sql)
+        except psycopg.Error as error:
+            raise _translate(error) from error
+
+    def stream(self, sql: str, *, at_once: int) -> Iterator[tuple[Any, ...]]:
+        """Run a query with a cursor of the server: its result may be larger than memory."""
+        self._send_deferred()
+        self._streams += 1
+        try:
+            with self._connection.cursor(name=f"stream{self._streams}") as cursor:
+                cursor.itersize = at_once
+                yield from cursor.execute(sql)
         except psycopg.Error as error:
             raise _translate(error) from error
 
