@@ -9,7 +9,7 @@ GENERATED := tests/config/test_mutants.py tests/server/http/test_json_fuzz.py
 # Floors of branch coverage by package, and what must have no branch without a test: decisions, their records, the stores.
 FLOORS := errors.py:100 approvals/*:100 artifacts/*.py:100 artifacts/formats/*:98 audit/*:100 engine/*:97 identity/*:100 \
 	mcp/*:97 model/*:100 policy/*:98 storage/*:96
-WHOLE := mcp/http_bodies.py policy/access.py policy/casbin/* policy/forward_clock.py policy/grants/* \
+WHOLE := mcp/http_bodies.py policy/access.py policy/access_answer.py policy/casbin/* policy/forward_clock.py policy/grants/* \
 	policy/limit_claims.py policy/limits.py policy/stop_list.py engine/turn_pipeline/* engine/gates/call_limits.py \
 	engine/gates/guard.py engine/gates/read_guard.py engine/handler.py engine/records/auditor.py \
 	engine/records/known_refusals.py engine/turns/implicit_turns.py app/jobs/audit_retention.py \

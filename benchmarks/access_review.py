@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from gateway.model import Principal
-from gateway.policy import Access, CasbinAuthoriser, PolicyCell, PolicySet, RoleLink
+from gateway.policy import Access, PolicyCell, PolicySet, RoleLink, build_authoriser
 from gateway.policy.casbin.policy_files import PermissionRow
 from gateway.registries import Catalogue, DeclaredTool, EffectiveTrust, Position, Snapshot, Tier
 from gateway.review import AccessScopes, UsageTable, UseCount, find_growth, list_policy_rows, review_access
@@ -118,7 +118,7 @@ def make_access(tools: int, callers: int, random: Random) -> tuple[Access, Polic
         for role in random.sample(range(ROLES), 2)
     ]
     policies = PolicySet(permissions, tuple(links))
-    return Access(snapshot, CasbinAuthoriser(policies, ranks=snapshot.ranks)), policies
+    return Access(snapshot, build_authoriser(policies, ranks=snapshot.ranks)), policies
 
 
 def _row(number: int, random: Random, tools: Sequence[str], catalogues: int) -> PermissionRow:

@@ -22,7 +22,8 @@ from typing import Any
 
 from gateway.app.project import ProjectFolders, load_project
 from gateway.model.primitives.canonical_json import call_id, canonical
-from gateway.policy.access import Access, AccessQuestion
+from gateway.policy.access import Access
+from gateway.policy.access_answer import AccessQuestion
 from gateway.registries.policy_cases import PolicyCase
 from gateway.storage.sql.sqlite.database_setup import open_database_file
 

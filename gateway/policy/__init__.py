@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from gateway.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from gateway.policy.access import (
+    from gateway.policy.access import Access
+    from gateway.policy.access_answer import (
         STEPS,
-        Access,
         AccessAnswer,
         AccessQuestion,
         AccessStep,

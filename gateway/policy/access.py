@@ -8,13 +8,26 @@ Rates and quotas are counted when the call is made.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from gateway.errors import NotPermitted, ValidationException
-from gateway.model import CONFIG_OBJECT, Principal, Schema, fingerprint_of, to_microseconds
+from gateway.model import CONFIG_OBJECT, Principal, Schema, to_microseconds
+from gateway.policy.access_answer import (
+    AccessAnswer,
+    AccessQuestion,
+    AccessStep,
+    ToolVisibility,
+    by_policy,
+    check_audience,
+    describe_gates,
+    find_deciding_rows,
+    fingerprint_of_call,
+    is_refused,
+    refuse,
+)
 from gateway.policy.authoriser import AccessDecision, AccessRequest, Authoriser, TimedAuthoriser
 from gateway.policy.grants.grant import Grant
 from gateway.policy.rules.conditions import ConditionScope
@@ -24,7 +37,6 @@ from gateway.policy.rules.turn_state import Taint, TurnState
 from gateway.registries import (
     EFFECT_FLAGS,
     ArtifactClass,
-    Catalogue,
     DeclaredDefinition,
     DeclaredTool,
     ExpectedReason,
@@ -35,81 +47,10 @@ from gateway.registries import (
     Snapshot,
 )
 
-StepName = Literal["audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates"]
-STEPS: Final[tuple[StepName, ...]] = ("audience", "tool", "arguments", "tier", "lifecycle", "policy", "gates")
-
-
 _MOST_CALLERS: Final = 1024
 """Number of callers whose rights are cached."""
 
 _log: Final = logging.getLogger(__name__)
-
-
-class AccessQuestion(NamedTuple):
-    """The call to decide about. `tool` is the advertised name, `memory` the state of the turn, if there is one.
-
-    `fingerprint` identifies the call within its turn; by default it is computed from tool and arguments. `of` is the
-    advertised name of the tool whose result a query tool reads; it is optional if there is only one such tool.
-    `sightings` are when the caller last saw each flag; by default, the caller has just seen all flags of the turn.
-    """
-
-    principal: Principal
-    catalogue: str
-    tool: str
-    at: datetime
-    args: Mapping[str, Any] = {}
-    memory: TurnState | None = None
-    fingerprint: str | None = None
-    of: str | None = None
-    sightings: Mapping[str, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AccessStep:
-    """One step that was evaluated: its decision, the reason, and the position of the configuration that decided."""
-
-    name: StepName
-    decision: Decision
-    reason: str
-    position: Position | None = None
-    because: ExpectedReason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AccessAnswer:
-    """The decision about a call. `steps` are the steps that were evaluated; the last one decided.
-
-    `outcome` is the result of the gate rules, `scope` the values they could read; both are set only if gates ran.
-    """
-
-    steps: tuple[AccessStep, ...]
-    outcome: GateOutcome | None = None
-    scope: ConditionScope | None = None
-    idle_rules: tuple[GateRule, ...] = ()
-    """Gate rules that match the tool but whose condition does not apply to this call."""
-    rows: frozenset[Position] = frozenset()
-    """Policy rows that decided the call itself, or a permission that a gate rule checks."""
-
-    @property
-    def decision(self) -> Decision:
-        return self.steps[-1].decision
-
-    @property
-    def because(self) -> ExpectedReason | None:
-        return self.steps[-1].because
-
-    @property
-    def skipped_steps(self) -> tuple[StepName, ...]:
-        return STEPS[len(self.steps) :]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolVisibility:
-    """Whether a caller may see a tool of a catalogue, by its advertised name, and the decision behind it."""
-
-    name: str
-    tool: DeclaredTool
-    decision: AccessDecision
 
 
 GrantLookup = Callable[[Principal], tuple[Grant, ...]]
@@ -168,12 +109,12 @@ class Access:
     def _decide_call(self, call: AccessQuestion) -> AccessAnswer:
         steps, tool = self.decide_entry(call)
         rights = self._find_rights(call.principal)
-        if tool is None or rights is None or _is_refused(steps):
-            return _refusal(steps)
+        if tool is None or rights is None or is_refused(steps):
+            return refuse(steps)
         arguments, step = self.check_arguments(call, tool)
-        steps = [*steps, step] if _is_refused([step]) else [*steps, step, *self.decide_admission(call, tool)]
-        if _is_refused(steps):
-            return _refusal(steps)
+        steps = [*steps, step] if is_refused([step]) else [*steps, step, *self.decide_admission(call, tool)]
+        if is_refused(steps):
+            return refuse(steps)
         scope = self._scope(call, tool, arguments=arguments, rights=rights)
         return self._gates(call, tool, scope=scope, steps=steps)
 
@@ -181,8 +122,8 @@ class Access:
         """Run the first steps: the audience, and whether the caller may know of the tool. Arguments do not matter."""
         catalogue = self.snapshot.catalogues.get(call.catalogue)
         rights = self._find_rights(call.principal)
-        steps = [_audience(catalogue, call.catalogue, held=None if rights is None else rights.held)]
-        if catalogue is None or rights is None or _is_refused(steps):
+        steps = [check_audience(catalogue, call.catalogue, held=None if rights is None else rights.held)]
+        if catalogue is None or rights is None or is_refused(steps):
             return steps, None
         tool = self.find_requested(call)
         steps.append(self._tool(call, tool))
@@ -193,7 +134,7 @@ class Access:
         steps: list[AccessStep] = []
         for ask in (self._tier, self._lifecycle, self._policy):
             steps.append(ask(call, tool))
-            if _is_refused(steps):
+            if is_refused(steps):
                 break
         return steps
 
@@ -522,7 +463,7 @@ class Access:
         if refusal.allowed:
             return AccessStep("tool", "allow", "the caller may know of it", tool.position)
         reason = f"the caller may neither see nor call it: {refusal.reason}"
-        return AccessStep("tool", "deny", reason, refusal.row, _by_policy(refusal))
+        return AccessStep("tool", "deny", reason, refusal.row, by_policy(refusal))
 
     def check_arguments(self, call: AccessQuestion, tool: DeclaredTool | Query) -> tuple[Mapping[str, Any], AccessStep]:
         """Return the arguments as rules and backend get them, with defaults, and whether they fit the schema."""
@@ -568,7 +509,7 @@ class Access:
     def _policy(self, call: AccessQuestion, tool: DeclaredTool | Query) -> AccessStep:
         decision = self.permits(call.principal, call.catalogue, tool)
         word: Decision = "allow" if decision.allowed else "deny"
-        return AccessStep("policy", word, decision.reason, decision.row, _by_policy(decision))
+        return AccessStep("policy", word, decision.reason, decision.row, by_policy(decision))
 
     def _gates(
         self, call: AccessQuestion, tool: Requested, *, scope: ConditionScope, steps: list[AccessStep]
@@ -578,74 +519,14 @@ class Access:
         outcome = evaluate_rules(rules, scope, may=self._may(call, tool, permitting))
         matched = {verdict.rule.name for verdict in outcome.verdicts}
         idle = tuple(rule for rule in rules if rule.name not in matched)
-        taken = (*steps, _gate_step(outcome, steps[-1]))
-        return AccessAnswer(taken, outcome, scope, idle, _find_deciding_rows(steps) | permitting)
+        taken = (*steps, describe_gates(outcome, steps[-1]))
+        return AccessAnswer(taken, outcome, scope, idle, find_deciding_rows(steps) | permitting)
 
 
 def _with_roles(principal: Principal, grants: tuple[Grant, ...]) -> frozenset[str]:
     return principal.names.union(each.role for each in grants) if grants else principal.names
 
 
-def _refusal(steps: Sequence[AccessStep]) -> AccessAnswer:
-    return AccessAnswer(tuple(steps), rows=_find_deciding_rows(steps))
-
-
-def _find_deciding_rows(steps: Sequence[AccessStep]) -> frozenset[Position]:
-    by_policy = [step for step in steps if step.because is not None and step.because.kind == "policy"]
-    return frozenset(step.position for step in by_policy if step.position is not None)
-
-
-def _audience(catalogue: Catalogue | None, name: str, *, held: frozenset[str] | None) -> AccessStep:
-    if catalogue is None:
-        return AccessStep("audience", "deny", f"there is no catalogue {name!r}")
-    if held is None:
-        return AccessStep("audience", "deny", "the caller's roles cannot be determined", catalogue.position)
-    shared = sorted(catalogue.audience & held)
-    if not shared:
-        return AccessStep("audience", "deny", f"the caller is not in the audience of {name}", catalogue.position)
-    return AccessStep("audience", "allow", f"{name} is for {shared[0]}", catalogue.position)
-
-
-def fingerprint_of_call(call: AccessQuestion) -> str:
-    """Return what identifies the call; empty if its arguments are not JSON: such a call is never a repetition."""
-    if call.fingerprint is not None:
-        return call.fingerprint
-    try:
-        return fingerprint_of(call.tool, call.args)
-    except (TypeError, ValueError):
-        return ""
-
-
 def _day(at: datetime) -> date:
     """Return the day in UTC, for every caller alike."""
     return at.astimezone(UTC).date()
-
-
-def _is_refused(steps: Sequence[AccessStep]) -> bool:
-    return steps[-1].decision != "allow"
-
-
-def _gate_step(outcome: GateOutcome, policy: AccessStep) -> AccessStep:
-    verdict = outcome.decided_by
-    if verdict is None or outcome.decision == "allow":  # the policy allowed the call
-        return AccessStep("gates", "allow", _nothing_against(outcome), policy.position, policy.because)
-    rule = verdict.rule
-    reason = f"{rule.name}: {verdict.judgement.reason}"
-    return AccessStep("gates", outcome.decision, reason, rule.position, reason_of_rule(rule))
-
-
-def reason_of_rule(rule: GateRule) -> ExpectedReason:
-    if isinstance(rule.check, FlowCheck):
-        return ExpectedReason("class", rule.check.artifact)
-    return ExpectedReason("gate", rule.name)
-
-
-def _nothing_against(outcome: GateOutcome) -> str:
-    enforced = [verdict for verdict in outcome.verdicts if verdict.is_enforced]
-    observing = len(outcome.verdicts) - len(enforced)
-    words = f"{len(enforced)} evaluated, none holds or denies" if enforced else "no rule applies"
-    return f"{words}; {observing} only observe{'s' * (observing == 1)}" if observing else words
-
-
-def _by_policy(decision: AccessDecision) -> ExpectedReason | None:
-    return ExpectedReason("policy", decision.subject) if decision.subject else None

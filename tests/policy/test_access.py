@@ -14,7 +14,8 @@ from gateway.app.project import ProjectFolders, load_project
 from gateway.errors import NotPermitted
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
-from gateway.policy.access import STEPS, Access, AccessAnswer, AccessQuestion
+from gateway.policy.access import Access
+from gateway.policy.access_answer import STEPS, AccessAnswer, AccessQuestion
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.policy.rules.conditions import ConditionScope
 from gateway.policy.rules.gate_checks import GateCheck, Judgement, PermissionCheck, PermissionLookup

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model.caller import Principal
-from gateway.policy.access import Access, AccessAnswer, AccessQuestion
+from gateway.policy.access import Access
+from gateway.policy.access_answer import AccessAnswer, AccessQuestion
 from gateway.policy.casbin.enforcer import CasbinAuthoriser
 from gateway.policy.casbin.lint import KnownNames
 from gateway.policy.casbin.policy_files import PermissionRow, PolicyCell, PolicySet, RoleLink

@@ -13,7 +13,8 @@ from typer.testing import CliRunner, Result
 from gateway.app.project import LoadedProject, ProjectFolders, load_project
 from gateway.cli.main import app
 from gateway.model.caller import Principal
-from gateway.policy.access import Access, AccessQuestion
+from gateway.policy.access import Access
+from gateway.policy.access_answer import AccessQuestion
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.registries.diagnostics import Position
 from gateway.registries.effective_trust import EffectiveTrust

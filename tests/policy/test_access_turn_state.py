@@ -10,7 +10,8 @@ from gateway.app.project import ProjectFolders, load_project
 from gateway.model.caller import Principal
 from gateway.model.primitives.canonical_json import call_id
 from gateway.model.primitives.containers import freeze
-from gateway.policy.access import Access, AccessAnswer, AccessQuestion
+from gateway.policy.access import Access
+from gateway.policy.access_answer import AccessAnswer, AccessQuestion
 from gateway.policy.rules.conditions import compile_condition
 from gateway.policy.rules.gate_checks import ArgumentsCheck, FlowCheck, LoopCheck, RateCheck
 from gateway.policy.rules.turn_state import Taint, TurnState

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model.caller import Principal
-from gateway.policy.access import Access, AccessQuestion
+from gateway.policy.access import Access
+from gateway.policy.access_answer import AccessQuestion
 from gateway.policy.casbin.enforcer import CasbinAuthoriser
 from gateway.policy.casbin.policy_files import PermissionRow, PolicyCell, PolicySet, RoleLink
 from gateway.policy.rules import gate_checks as checks

@@ -11,7 +11,7 @@ from gateway import Registry, Schema, SpooledArtifact, Tool, definition
 from gateway.app.project import LoadedProject
 from gateway.model.caller import Principal
 from gateway.model.provider_formats import ProviderName
-from gateway.policy.access import AccessQuestion
+from gateway.policy.access_answer import AccessQuestion
 from gateway.registries.imported_definition import build_tool_definition
 from gateway.registries.snapshot import DeclaredTool, compute_revision
 from tests.promises.sample_project import codes, load_with, tool

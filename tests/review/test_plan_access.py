@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.model.caller import Principal
-from gateway.policy.access import Access, AccessQuestion
+from gateway.policy.access import Access
+from gateway.policy.access_answer import AccessQuestion
 from gateway.review.plan.access_changes import (
     AccessChange,
     AccessSide,

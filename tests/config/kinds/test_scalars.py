@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.config.kinds import scalars
 from gateway.config.kinds.catalogues import PrefixPolicy, PublishPath
-from gateway.config.kinds.installation import SubjectPrefix
+from gateway.config.kinds.identity_providers import SubjectPrefix
 from gateway.config.kinds.scalars import TextScalar
 from gateway.config.kinds.tools import Argument, FileName, HttpStatusScalar, MimeType
 from gateway.config.kinds.validation import CODES

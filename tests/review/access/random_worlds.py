@@ -7,7 +7,8 @@ from random import Random
 from typing import Any
 
 from gateway.model.caller import Principal
-from gateway.policy.access import Access, AccessQuestion
+from gateway.policy.access import Access
+from gateway.policy.access_answer import AccessQuestion
 from gateway.policy.authoriser import AccessDecision
 from gateway.policy.casbin.enforcer import CasbinAuthoriser
 from gateway.policy.casbin.lint import KnownNames
