@@ -118,9 +118,7 @@ class _Commands(LazyGroup):
         Subcommand(
             "report", "gateway.cli.project.report.command:app", "Write the review report, or verify its signature."
         ),
-        Subcommand(
-            "replay", "gateway.cli.project.replay:app", "Show what another policy decides about recorded calls."
-        ),
+        Subcommand("replay", "gateway.cli.project.replay:app", "Decide recorded calls again under another policy."),
         Subcommand(
             "lock", "gateway.cli.project.lock:write_lock", "Pin upstream definitions, so that no others are served."
         ),

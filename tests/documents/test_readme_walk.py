@@ -58,14 +58,13 @@ def test_project_of_ones_own_is_checked_served_beside_the_example_and_planned(tm
     *making, serving = readme("sh", "gateway init").splitlines()
     assert serving.split()[:6] == ["gateway", "serve", "--port", "8180", "--admin-port", "8181"]
 
+    records = {"GATEWAY_DATA_DIR": str(demo)}
     run_typed_line("\n".join(making), folder=clone)
     with start_gateway_process(demo, demo) as running:
         quote(running.url)
-        calls = json.loads(
-            run_typed_line("gateway calls list --output json", folder=demo, env={"GATEWAY_DATA_DIR": str(demo)})
-        )
+        calls = json.loads(run_typed_line("gateway calls list --output json", folder=demo, env=records))
     run_typed_line(readme("sh", "git init"), folder=demo)
-    unchanged = run_typed_line(readme("sh", "plan --against"), folder=demo)
+    unchanged = run_typed_line(readme("sh", "plan --against"), folder=demo, env=records)
     configs = demo / "configs" / "gateway.yaml"
     configs.write_text(configs.read_text(encoding="utf-8").replace("flags: [writes]", "flags: [writes, egress]"))
     changed = run_typed_line(readme("sh", "plan --against"), folder=demo, code=2)
