@@ -27,7 +27,9 @@ _PLACED: Final = re.compile(
     r"(?P<rules>[^ ]+(?:, [^ ]+)*) at (?P<place>.+?:\d+)(?::\d+)?(?:, approved|, confirmed by the caller|: .*)?",
     re.DOTALL,
 )
-_BY_ROW: Final = re.compile(r"(?:allowed|denied) to .+ by (?P<place>.+:\d+)")
+_BY_ROW: Final = re.compile(
+    r"(?:allowed|denied) to .+ by (?P<place>.+:\d+)(?:, by grant (?P<grants>[^ ]+(?:, [^ ]+)*))?"
+)
 _BY_LIMIT: Final = frozenset({"rate-exceeded", "quota-exceeded"})
 _BY_POLICY: Final = frozenset({"permitted", "not-permitted", "rule-allowed"})
 _ENTRIES: Final = (
@@ -62,6 +64,7 @@ def read_recorded_calls(
             complete_since=None if oldest is None or oldest[0] == 1 else oldest[1],
             total=history.count(since),
             unrecorded=sum(counted),
+            grants=history.grants(),
         )
 
 
@@ -96,6 +99,7 @@ def to_recorded_call(row: CallRow) -> RecordedCall:
     principal = _principal(row.owner, row.roles)
     reason = row.reason or _guess_reason(row)
     rules, position = _find_decider(reason, row.because, row.decision)
+    by_row = _BY_ROW.fullmatch(row.because or "") if row.decision == "allow" else None
     arguments, masked = _read_arguments(row)
     checksum, _, exact = row.checksum.partition(" ")
     size, artifact = _measure(row)
@@ -119,6 +123,7 @@ def to_recorded_call(row: CallRow) -> RecordedCall:
         exact or checksum or None,
         size,
         artifact,
+        grants=() if by_row is None or by_row["grants"] is None else tuple(by_row["grants"].split(", ")),
     )
 
 

@@ -21,6 +21,7 @@ _DECIDED: Final = frozenset({"call-settled", "call-decided", "call-unknown"})
 _DECISIONS: Final = frozenset({"allow", "hold", "deny"})
 _MOST_ROLES: Final = 1_024
 _MOST_RULES: Final = 64
+_MOST_GRANTS: Final = 64
 
 
 class InvalidExport(GatewayError):
@@ -64,6 +65,7 @@ def to_recorded_entry(body: Mapping[str, Any]) -> RecordedCall | None:
         size=size if type(size) is int and size >= 0 else None,
         artifact="" if outcome.get("artifact") is not None else None,
         reads=_find_read(tool, _text(target, "identity") or ""),
+        grants=tuple(_texts(decision, "grants", _MOST_GRANTS)),
     )
 
 

@@ -44,6 +44,7 @@ Obstacle = Literal[
     "counts",
     "result-size",
     "caller",
+    "grant",
     "decision",
     "not-recorded",
 ]
@@ -55,6 +56,7 @@ OBSTACLES: Final[Mapping[Obstacle, str]] = {
     "counts": "a limit counts calls from before the oldest record",
     "result-size": "a budget counts bytes of a result that this policy allows and nothing recorded",
     "caller": "the roles of the caller were not stored",
+    "grant": "the grant that allowed it is not stored any more",
     "decision": "why the call was refused, or how it ended, was not stored",
     "not-recorded": "the refusal was only counted: more than a minute's worth of records were refused before",
 }

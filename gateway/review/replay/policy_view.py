@@ -23,6 +23,7 @@ from gateway.policy import (
 )
 from gateway.registries import DeclaredTool, Position, Query
 from gateway.review.replay.differences import Decider, Obstacle
+from gateway.review.replay.past_access import PastAccess
 from gateway.review.replay.recorded_calls import RecordedCall
 
 _MOST_CACHED: Final = 100_000
@@ -61,35 +62,39 @@ class RuleSet:
 class PolicyView:
     """`naming` maps the files of the policy to the names that results have."""
 
-    def __init__(self, access: Access, naming: Callable[[str], str]) -> None:
+    def __init__(self, access: Access, past: PastAccess, naming: Callable[[str], str]) -> None:
         self._access = access
+        self._past = past
         self._naming = naming
         self._admissions: dict[tuple[Any, ...], Admission] = {}
         self._rules: dict[tuple[str, ...], RuleSet] = {}
         self._looks_back: dict[str, bool] = {}
 
     def admit(self, call: RecordedCall, principal: Principal, made_by: str) -> Admission:
-        """Run the steps that depend on neither arguments nor state. Equal questions are decided once per day."""
-        day = call.at // _DAY
-        key = (principal, call.catalogue, call.tool, made_by, day)
+        """Run the steps that depend on neither arguments nor state.
+
+        Equal questions are decided once per day, and again when a row has ended or other grants are in force.
+        """
+        access = self._past.at(call.at)
+        grants = tuple([each.id for each in access.list_grants(principal)])
+        key = (principal, call.catalogue, call.tool, made_by, call.at // _DAY, id(access), grants)
         found = self._admissions.get(key)
         if found is None:
             if len(self._admissions) >= _MOST_CACHED:
                 self._admissions.clear()
-            found = self._admissions[key] = self._decide_admission(call, principal, made_by)
+            found = self._admissions[key] = self._decide_admission(access, call, principal, made_by)
         return found
 
-    def _decide_admission(self, call: RecordedCall, principal: Principal, made_by: str) -> Admission:
-        snapshot = self._access.snapshot
+    def _decide_admission(self, access: Access, call: RecordedCall, principal: Principal, made_by: str) -> Admission:
         at = from_microseconds(call.at)
         question = AccessQuestion(principal, call.catalogue, call.tool, at, of=made_by or None)
-        steps, tool = self._access.decide_entry(question)
+        steps, tool = access.decide_entry(question)
         if tool is not None and steps[-1].decision == "allow":
-            steps = self._access.decide_admission(question, tool)
+            steps = access.decide_admission(question, tool)
         last = steps[-1]
         if last.decision == "allow" and tool is not None:
             return Admission(None, tool, last)
-        is_gone = call.catalogue not in snapshot.catalogues or (last.name == "tool" and tool is None)
+        is_gone = call.catalogue not in access.snapshot.catalogues or (last.name == "tool" and tool is None)
         refusal = ReplayedDecision(Decider("deny", last.name, self._place(last.position)), is_gone=is_gone)
         return Admission(refusal, tool, last)
 

@@ -4,12 +4,12 @@ Times are microseconds since 1970. Readers of stores and exports make these; not
 not frozen, because creating a frozen one takes four times as long and a replay reads millions.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.model import Principal
-from gateway.policy import Decision
+from gateway.policy import Decision, Grant
 
 HELD_REASONS: Final = frozenset(
     {
@@ -70,6 +70,8 @@ class RecordedCall:
     """The class of the result."""
     reads: str | None = None
     """What a request that is no call read: a prompt or a group of resources; empty if that was not stored."""
+    grants: tuple[str, ...] = ()
+    """Ids of the grants that allowed it, as far as the record names them."""
 
     @property
     def was_held(self) -> bool:
@@ -102,6 +104,8 @@ class RecordedHistory:
     """How inexact the times of decisions are, in microseconds."""
     unrecorded: int = 0
     """Refused calls of the replayed period that were only counted."""
+    grants: Sequence[Grant] = ()
+    """The grants that are still stored."""
 
     def __iter__(self) -> Iterator[RecordedCall]:
         return iter(self.calls)

@@ -29,6 +29,7 @@ from gateway.registries import DeclaredTool, Query
 from gateway.review.replay.caller_memory import CallerMemory
 from gateway.review.replay.differences import Decider, Obstacle
 from gateway.review.replay.limit_counters import LimitCounters
+from gateway.review.replay.past_access import PastAccess
 from gateway.review.replay.policy_view import ALLOW, Admission, PolicyView, ReplayedDecision, RuleSet, blocked
 from gateway.review.replay.recorded_calls import RecordedCall, RecordedHistory
 from gateway.review.replay.turn_states import TurnRecord, TurnStates
@@ -72,7 +73,8 @@ class Simulation:
     def __init__(self, access: Access, history: RecordedHistory, *, naming: Callable[[str], str] = str) -> None:
         """`naming` maps the files of the policy to the names that results have."""
         self._access = access
-        self._view = PolicyView(access, naming)
+        self._past = PastAccess(access, history.grants)
+        self._view = PolicyView(access, self._past, naming)
         self._complete_since = history.complete_since
         self._tolerance = history.tolerance
         self._counters = LimitCounters(history.complete_since)
@@ -94,6 +96,9 @@ class Simulation:
         if call.decision is None and call.reason is None:
             self._lose_state(call)
             return blocked("decision")
+        if not self._past.known_grants.issuperset(call.grants):
+            self._lose_state(call)
+            return blocked("grant")
         maker = self._find_maker(call, principal)
         if maker is None:
             self._lose_state(call)
@@ -236,7 +241,7 @@ class Simulation:
             call.fingerprint or "",
             sightings=self._memory.sightings_of(principal),
         )
-        outcome = self._access.evaluate_rules(question, tool, evaluable)
+        outcome = self._past.at(at).evaluate_rules(question, tool, evaluable)
         if outcome.decision == "deny":
             assert outcome.decided_by is not None, "a rule denied"  # noqa: S101 - only rules deny
             return _Verdict(self._view.decider_of("deny", outcome.decided_by.rule), outcome)

@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from gateway.policy import Grant
+from gateway.storage.sql.grants import read_all_grants
 from gateway.storage.sql.read_only.read_only_store import (
     RemoteStore,
     StoreLocation,
@@ -108,6 +110,10 @@ class CallHistory:
         after = "" if since is None else f" AND since > {int(since) - 60_000_000}"
         query = f"SELECT owner, since, counted FROM refusals WHERE counted > 0{after}"  # noqa: S608 - a number
         return [CountedRefusals(*row) for row in self._connection.execute(query).fetchall()]
+
+    def grants(self) -> list[Grant]:
+        """Return the requests and grants that are still stored, newest first."""
+        return read_all_grants(self._connection)
 
     def _find(self, table: str, numbers: Sequence[int]) -> Any:
         listed = ", ".join(map(str, numbers))
