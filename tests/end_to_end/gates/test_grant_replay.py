@@ -15,10 +15,10 @@ from gateway.policy.access import Access
 from gateway.review.replay.differences import ReplayResult
 from gateway.review.replay.recorded_calls import EVERY_CALL
 from gateway.review.replay.replay import replay_calls
-from tests.end_to_end.gates.test_grants import change_grant, get_grant, pay, start_grant_gateway, was_paid
+from tests.end_to_end.gates.test_grants import pay, start_grant_gateway, was_paid
 from tests.end_to_end.gates.test_workers import command
 from tests.support.gateways.gate_projects import LIZ
-from tests.support.gateways.grant_projects import GRANT_PEOPLE, MIA, write_grant_project
+from tests.support.gateways.grant_projects import GRANT_PEOPLE, MIA, change_grant, get_grant, write_grant_project
 from tests.support.gateways.projects import environ_of
 
 pytestmark = pytest.mark.anyio
