@@ -18,7 +18,7 @@ from gateway.app.app import App, run_app
 from gateway.app.asgi_apps import build_asgi_apps
 from gateway.app.settings import Settings
 from gateway.server.http.asgi import AsgiApp
-from gateway.server.http.drain import ShutdownSignal
+from gateway.server.http.drain import DrainMiddleware, ShutdownSignal
 from tests.support.paths import ROOT
 from tests.support.ready_databases import USUAL_PATH, prepare_data_folder
 from tests.support.servers.app_server import serve_aiohttp
@@ -327,8 +327,10 @@ async def start_gateway(
     prepare_data_folder(data, project)
     async with run_app(Settings(configs=project, **settings), environ=known) as gateway:
         assert gateway.unavailable_tools == ()
-        both = build_asgi_apps(gateway, base_url="http://localhost", stopping=ShutdownSignal())
+        stopping = ShutdownSignal()
+        both = build_asgi_apps(gateway, base_url="http://localhost", stopping=stopping)
+        app = DrainMiddleware(both.data, stopping, both.count_refusal, meter=both.meter)  # as listeners have it
         try:
-            yield GatewayUnderTest(gateway, send_asgi(both.data), both.data)
+            yield GatewayUnderTest(gateway, send_asgi(app), app)
         finally:
             await both.close()
