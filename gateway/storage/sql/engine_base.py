@@ -18,10 +18,9 @@ from gateway.errors import RecordConflict, StoreUnavailable
 from gateway.policy import TurnStateWrite
 from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.sql.audit_log import AuditLog
-from gateway.storage.sql.call_transactions import CallStart
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.group_commit import GroupCommit
-from gateway.storage.sql.lock_keys import state_footprint, turn_footprint, turn_key
+from gateway.storage.sql.lock_keys import state_footprint, turn_key
 from gateway.storage.sql.sqlite.connection import SqliteConnection, to_store_error
 from gateway.storage.sql.tables import calls
 
@@ -157,16 +156,6 @@ class SqlEngine(ABC):
         write: Callable[[Any], None],
     ) -> None:
         """Record a call together with its turn, which no other call can know. `write` does it by itself."""
-
-    async def write_start(self, start: CallStart, write: Callable[[Any, list[CallStart]], None]) -> None:
-        """Record that a call is about to run, or undo that if its caller stops waiting. `write` does it for several."""
-        await self.writer.run_merged(
-            write,
-            start,
-            within=self.start_timeout,
-            undo=start.undo,
-            footprint=turn_footprint(start.row["turn_id"]),
-        )
 
     async def write_outcome(
         self, outcome: CallOutcomeRows, write: Callable[[Any, list[CallOutcomeRows]], None]

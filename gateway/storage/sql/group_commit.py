@@ -176,11 +176,6 @@ class GroupCommit:
             if slow is not None:
                 slow.cancel()
 
-    def undo_soon(self, undo: Work[None]) -> None:
-        """Undo what another writer has written, for a caller who stopped waiting."""
-        loop = asyncio.get_running_loop()
-        self._add_undo(undo, _Job(undo, None, loop, inf, footprint=NOTHING_SHARED))
-
     def _add_undo(self, undo: Work[None] | None, job: _Job) -> None:
         if undo is not None:
             with suppress(StoreUnavailable):  # closing: the next recovery finds the call

@@ -131,7 +131,14 @@ class SqlStore(Generic[E]):
         self, call: StoredCall, *, turn: StoredTurn | None = None, audit: Sequence[AuditBody] = ()
     ) -> None:
         start = CallStart.of(call, turn, audit, process=self.engine.process_id)
-        await self._backlog.start((call.turn_id, call.id), self.engine.write_start(start, self._write_starts))
+        work = self.writer.run_merged(
+            self._write_starts,
+            start,
+            within=self.engine.start_timeout,
+            undo=start.undo,
+            footprint=turn_footprint(call.turn_id),
+        )
+        await self._backlog.start((call.turn_id, call.id), work)
 
     async def record_call(
         self,

@@ -11,7 +11,6 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 
 from gateway.errors import StoreUnavailable
@@ -21,7 +20,6 @@ from gateway.storage.call_store import AuditBody, StoredCall, StoredTurn
 from gateway.storage.process_liveness import ProcessLock
 from gateway.storage.sql import call_statements as statements
 from gateway.storage.sql import call_transactions as transactions
-from gateway.storage.sql.call_transactions import CallStart
 from gateway.storage.sql.compiled_statement import CompiledStatement
 from gateway.storage.sql.engine_base import CallOutcomeRows, Note, ReadPool, Row, SqlEngine
 from gateway.storage.sql.group_commit import GroupCommit
@@ -50,9 +48,6 @@ from gateway.storage.sql.sqlite.writer_client import WriterClient
 from gateway.storage.sql.sqlite.writer_process import OutcomeValues
 from gateway.storage.sql.store import SqlStore
 from gateway.storage.sql.tables import calls, fresh
-
-_LEAST_PATIENCE: Final = 0.2
-"""Seconds that a call waits for another writer after the process did not confirm its start."""
 
 _READ_PATIENCE: Final = 0.8
 """Seconds. Readers wait only for a process that repairs the database after a crash."""
@@ -86,7 +81,7 @@ class SqliteEngine(SqlEngine):
         self.writer = retry_while_locked(lambda: GroupCommit(lambda: connect_checked(path), waiting=waiting))
         self.reader = ReadPool(lambda: connect_checked(path, read_only=True, patience=_READ_PATIENCE), size=readers)
         self.writer_process: WriterClient | None = None
-        """If set, starts and outcomes of calls are written by that process, which does nothing else."""
+        """If set, outcomes of calls are written by that process, which does nothing else."""
 
     @property
     def process_id(self) -> str:
@@ -150,33 +145,6 @@ class SqliteEngine(SqlEngine):
             await self.writer.run_merged(self._write_single_calls, (values, audit, implicit), alone=write)
         elif not await self.writer_process.write(values, audit, states=(implicit,)):
             await self.writer.run(self._unless_stored(call.turn_id, call.id, call.completed, write))
-
-    async def write_start(self, start: CallStart, write: Callable[[Any, list[CallStart]], None]) -> None:
-        process = self.writer_process
-        if process is None or not process.can_accept():
-            await super().write_start(start, write)
-            return
-        values = OutcomeValues(
-            start.row["turn_id"],
-            statements.START_CALL.values(start.row),
-            None if start.turn is None else statements.ENSURE_TURN.values(start.turn),
-            (),
-            is_start=True,
-        )
-        until = monotonic() + self.start_timeout
-        written = process.write(None, start.audit, outcome=values)
-        try:
-            is_written = await asyncio.shield(written)
-        except asyncio.CancelledError:
-            # Only once the process has answered: it may still have to write the start.
-            written.add_done_callback(lambda _: self.writer.undo_soon(partial(_undo_start, start=start)))
-            raise
-        if not is_written:
-            await self.writer.run(
-                lambda connection: _start_once(connection, start, write),
-                within=max(_LEAST_PATIENCE, until - monotonic()),
-                undo=partial(_undo_start, start=start),
-            )
 
     async def write_outcome(
         self, outcome: CallOutcomeRows, write: Callable[[Any, list[CallOutcomeRows]], None]
@@ -245,27 +213,6 @@ class SqliteEngine(SqlEngine):
         insert_expanded(connection, EXPANSION, SINGLE_CALL_INSERT, rows=rows)
         transactions.write_turn_states(connection, (implicit for _, _, implicit in group))
         self.append_audit(connection, [body for _, audit, _ in group for body in audit])
-
-
-def _start_once(connection: Any, start: CallStart, write: Callable[[Any, list[CallStart]], None]) -> None:
-    """Write the start of a call that the process did not confirm: it may have written it before it ended."""
-    if not _is_started(connection, start):
-        write(connection, [start])
-
-
-def _undo_start(connection: Any, start: CallStart) -> None:
-    start.is_written = _is_started(connection, start)
-    start.undo(connection)
-
-
-def _is_started(connection: Any, start: CallStart) -> bool:
-    """Whether the stored start is this one, and not that of another call with its id."""
-    wanted = {"turn_id": start.row["turn_id"], "id": start.row["id"]}
-    mine = (start.row["process"], start.row["created_at"], "started")
-    return any(
-        (each["process"], each["created_at"], each["status"]) == mine
-        for each in statements.CALL_OF_TURN.rows(connection, wanted)
-    )
 
 
 SqliteStore = SqlStore[SqliteEngine]

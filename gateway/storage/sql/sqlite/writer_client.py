@@ -1,4 +1,4 @@
-"""Client of the process that writes starts and outcomes of calls. While there is none, the writer thread writes them.
+"""Client of the process that writes the outcomes of calls. While there is none, the writer thread writes them.
 
 Calls that the process did not confirm are written here again unless they are stored: the process may have ended after
 its commit. A process that does not answer in time is killed and replaced.
@@ -36,7 +36,6 @@ _OUTCOME_STATEMENTS: Final = OutcomeStatements(
     statements.INSERT_PIECE.sql,
     statements.SELECT_TURN_STATE.sql,
     statements.UPDATE_TURN_STATE.sql,
-    statements.START_CALL.sql,
 )
 
 ANSWER_SECONDS: Final = 1.0

@@ -1,4 +1,4 @@
-"""The process that writes starts and outcomes of calls, which it reads from its standard input, in groups.
+"""The process that writes the outcomes of calls: it reads them from its standard input and commits them in groups.
 
 A thread could do the same, but because of the interpreter lock every statement would wait for the event loop, and the
 event loop for it. The process ends when its standard input is closed.
@@ -124,16 +124,12 @@ Values = tuple[Any, ...]
 
 
 class OutcomeValues(NamedTuple):
-    """The outcome of a call in a turn, or its start: parameters of the `OutcomeStatements`.
-
-    `turn` is `None` if it is stored.
-    """
+    """The outcome of a call in a turn: parameters of the `OutcomeStatements`. `turn` is `None` if it is stored."""
 
     turn_id: str
     call: Values
     turn: Values | None
     pieces: Sequence[Values]
-    is_start: bool = False
 
 
 class OutcomeStatements(NamedTuple):
@@ -144,11 +140,10 @@ class OutcomeStatements(NamedTuple):
     insert_piece: str
     select_state: str
     update_state: str
-    start_call: str
 
 
 class WriterJob(NamedTuple):
-    """What is written of one call: a single-call row, or a start or an outcome, with turn states and log entries."""
+    """One call to be written: as a single-call row or as an outcome, with turn states and entries of the log."""
 
     number: int
     single: SingleCallValues | None
@@ -232,13 +227,12 @@ class WriterProcess:
         connection.execute("COMMIT")
 
     def _write_outcomes(self, connection: sqlite3.Connection, outcomes: Sequence[OutcomeValues]) -> None:
-        """Raise if one of the calls has an outcome already, or a start: the client finds out which, and why."""
+        """Raise if one of the calls has an outcome already: the client finds out which, and why."""
         if not outcomes:
             return
         self._expand_turns(connection, [each.turn_id for each in outcomes])
         connection.executemany(self._outcomes.ensure_turn, [each.turn for each in outcomes if each.turn is not None])
-        connection.executemany(self._outcomes.start_call, [each.call for each in outcomes if each.is_start])
-        calls = [each.call for each in outcomes if not each.is_start]
+        calls = [each.call for each in outcomes]
         if connection.executemany(self._outcomes.record_call, calls).rowcount != len(calls):
             raise sqlite3.IntegrityError("a call has an outcome already")
         connection.executemany(self._outcomes.insert_piece, [piece for each in outcomes for piece in each.pieces])

@@ -20,13 +20,13 @@ from gateway.audit.entries import AuditCaller, AuditOrigin
 from gateway.errors import RecordConflict
 from gateway.policy import TurnStateWrite
 from gateway.policy.rules.turn_state import TurnState, load_turn_state
-from gateway.storage.call_store import CallFilter, StoredCall
+from gateway.storage.call_store import CallFilter
 from gateway.storage.sql.audit_log import AuditLog
 from gateway.storage.sql.sqlite.engine import SqliteStore, open_sqlite_store
 from gateway.storage.sql.sqlite.single_call_conversion import to_single_call_values
 from gateway.storage.sql.sqlite.writer_client import ANSWER_SECONDS, WriterClient
 from gateway.storage.sql.sqlite.writer_process import LARGEST_GROUP
-from tests.storage.sample_records import ADA, NOON, call, settled, small, turn
+from tests.storage.sample_records import ADA, NOON, settled, small, turn
 
 pytestmark = pytest.mark.anyio
 
@@ -339,103 +339,6 @@ async def test_process_that_hangs_is_replaced_and_its_calls_are_written(
     assert took < 10 * ANSWER_SECONDS
     assert recording_of(store).replacements == 1
     assert "did not answer" in caplog.text
-
-
-def starting(number: int, **fields: Any) -> StoredCall:
-    return call(f"call{number}", created=number, **fields)
-
-
-async def statuses(store: SqliteStore) -> dict[str, str]:
-    found, _ = await store.list_calls(CallFilter(turn_id="turn"), limit=500)
-    return {each.id: each.status for each in found}
-
-
-async def test_starts_are_written_with_their_turn_and_entries(store: SqliteStore, tmp_path: Path) -> None:
-    await store.start_call(starting(1), turn=turn(), audit=[(1, b'{"n":1}')])
-    await asyncio.gather(*(store.start_call(starting(n), audit=[(n, b'{"n":%d}' % n)]) for n in range(2, 50)))
-    await settle_in_turn(store, 7)
-    recording = recording_of(store)
-
-    assert set((found := await statuses(store)).values()) == {"started", "settled"}
-    assert (len(found), found["call7"]) == (49, "settled")
-    assert count_entries(tmp_path / "calls.db") == 50
-    assert recording.head is not None
-    assert recording.head.seq >= 50  # all of them are in its log
-
-
-async def test_second_start_is_refused_and_costs_others_nothing(store: SqliteStore) -> None:
-    await store.open_turn(turn())
-    await store.start_call(starting(1))
-    done = await asyncio.gather(
-        store.start_call(replace(starting(1), created=99)),
-        store.start_call(starting(2)),
-        store.start_call(replace(starting(3), turn_id="nowhere")),
-        return_exceptions=True,
-    )
-
-    assert [type(each) for each in done] == [RecordConflict, type(None), RecordConflict]
-    assert await statuses(store) == {"call1": "started", "call2": "started"}
-
-
-async def test_start_whose_caller_left_is_undone(store: SqliteStore) -> None:
-    await store.open_turn(turn())
-    await store.start_call(starting(1))
-    leaving = [asyncio.create_task(store.start_call(starting(number))) for number in (2, 3)]
-    again = asyncio.create_task(store.start_call(replace(starting(1), created=99)))
-    await asyncio.sleep(0)
-    for each in (*leaving, again):
-        each.cancel()
-    await asyncio.gather(*leaving, again, return_exceptions=True)
-    await store.start_call(starting(4))
-    while await statuses(store) != {"call1": "started", "call4": "started"}:
-        await asyncio.sleep(0.01)
-
-    await store.start_call(starting(2))  # its id is free
-
-
-async def test_start_whose_caller_left_while_the_process_hung_is_undone(store: SqliteStore) -> None:
-    await store.open_turn(turn())
-    os.kill(pid_of(store), signal.SIGSTOP)
-    leaving = asyncio.create_task(store.start_call(starting(1)))
-    staying = asyncio.create_task(store.start_call(starting(2)))
-    await asyncio.sleep(0)
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    await staying
-
-    assert await statuses(store) == {"call2": "started"}
-
-
-async def test_starts_are_written_once_when_it_is_killed(store: SqliteStore, tmp_path: Path) -> None:
-    store.use_audit_log(AuditLog(lambda: "thread", AuditOrigin(*PLACE), clock=lambda: 0))
-    await store.open_turn(turn())
-    writing = [asyncio.create_task(store.start_call(starting(n), audit=[(n, b'{"n":%d}' % n)])) for n in range(200)]
-    await asyncio.sleep(0.005)
-    os.kill(pid_of(store), signal.SIGKILL)
-    await asyncio.gather(*writing)
-
-    assert set((found := await statuses(store)).values()) == {"started"}
-    assert (len(found), count_entries(tmp_path / "calls.db")) == (200, 200)
-
-
-async def test_start_that_the_process_wrote_and_did_not_confirm_is_there_once(
-    store: SqliteStore, tmp_path: Path
-) -> None:
-    store.use_audit_log(AuditLog(lambda: "thread", AuditOrigin(*PLACE), clock=lambda: 0))
-    await store.open_turn(turn())
-    recording, written = recording_of(store), asyncio.Event()
-    on_answer = recording._settle
-
-    def lose(numbers: list[int], is_durable: bool) -> None:
-        on_answer(numbers, False)
-        written.set()
-
-    recording._settle = lose  # type: ignore[method-assign] # as if it had ended before it answered
-    await store.start_call(starting(1), audit=[(1, b'{"n":1}')])
-
-    assert written.is_set()
-    assert await statuses(store) == {"call1": "started"}
-    assert count_entries(tmp_path / "calls.db") == 1
 
 
 async def test_it_is_not_left_behind_by_a_store_that_closes_while_it_begins(tmp_path: Path) -> None:
