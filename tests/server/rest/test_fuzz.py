@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from gateway.server.rest.operation_table import OPERATIONS
 from tests.server.rest.gateway import running
 
-POSTS = [each for each in OPERATIONS if each.method == "POST"]
-GETS = [each for each in OPERATIONS if each.method == "GET"]
+STORED = [each for each in OPERATIONS if not each.path.startswith("/v1/grants")]  # here no store has grants: 503
+POSTS = [each for each in STORED if each.method == "POST"]
+GETS = [each for each in STORED if each.method == "GET"]
 MEMBERS = ("arguments", "turn", "catalogue", "stash", "id", "tool", "as", "method", "callId", "extra", "text")
 
 values = st.recursive(
