@@ -121,6 +121,11 @@ def test_own_backend_needs_input_in_the_editor_too() -> None:
     assert EDITOR.is_valid(plain(without("Tool-code_search", "spec.lifecycle")))
 
 
+@pytest.mark.parametrize("key", ["accessKey", "secretKey"])
+def test_keys_of_a_store_come_in_pairs_in_the_editor_too(key: str) -> None:
+    assert not EDITOR.is_valid(plain(without("Storage-shared", f"spec.blobs.{key}")))
+
+
 @pytest.mark.parametrize("document", RAW, ids=label)
 def test_example_is_valid_as_the_editor_sees_it(document: dict[str, Any]) -> None:
     errors = [(error.instance_path, error.message) for error in EDITOR.iter_errors(plain(document))]

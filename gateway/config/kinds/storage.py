@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from gateway.config.kinds.common_specs import (
     DocumentModel,
@@ -35,6 +35,10 @@ class FileBlobsSpec(SpecModel):
 
 class S3BlobsSpec(SpecModel):
     """Artifact bytes in an S3-compatible store."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"dependencies": {"accessKey": ["secretKey"], "secretKey": ["accessKey"]}}
+    )
 
     type: Literal["s3"] = Field(description="An S3-compatible store.")
     bucket: Name = Field(description="Name of the bucket.")

@@ -215,5 +215,7 @@ def test_wheel_carries_the_templates(tmp_path: Path) -> None:
 
     (wheel,) = tmp_path.glob("*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if "/templates/" in name}
-    on_disk = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gateway" / "cli" / "templates").rglob("*.*")}
+    folders = [ROOT / "gateway" / package / "templates" for package in ("cli", "review")]
+    on_disk = {path.relative_to(ROOT).as_posix() for folder in folders for path in folder.rglob("*.*")}
+    assert all(any(name.startswith(f"gateway/{each}/") for name in on_disk) for each in ("cli", "review"))
     assert packed == {*on_disk, "gateway/cli/templates/project/gitignore"}

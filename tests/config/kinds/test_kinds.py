@@ -24,12 +24,12 @@ def only(document: Any) -> ShapeProblem:
 
 def test_table_lists_all_kinds() -> None:
     assert list(KINDS) == [kind.name for kind in KINDS.values()]
-    assert len(KINDS) == len({kind.plural for kind in KINDS.values()}) == 16
+    assert len(KINDS) == len({kind.plural for kind in KINDS.values()}) == 17
     assert all("\n" not in kind.summary and kind.summary.endswith(".") for kind in KINDS.values())
 
 
 def test_overlays_may_change_every_kind_of_declaration() -> None:
-    assert set(get_args(OverlayKind)) == KINDS.keys() - {"Overlay", "PolicyTest"}
+    assert set(get_args(OverlayKind)) == KINDS.keys() - {"Overlay", "PolicyTest", "Attestation"}
 
 
 def test_only_flags_and_tiers_need_no_owner() -> None:

@@ -13,7 +13,7 @@ from gateway.config.reports.diagnostic_codes import CODES, GROUPS
 from tests.support.paths import ROOT
 
 PACKAGE: Final = ROOT / "gateway"
-LAYERS: Final = ("config", "policy", "registries")
+LAYERS: Final = ("config", "policy", "registries", "review")
 CODE: Final = re.compile(r"[a-z]+(?:-[a-z0-9]+)+")
 
 # Calls that turn a code into a problem. Outside the layers above only diagnostics themselves are searched.
@@ -29,7 +29,7 @@ MAKERS: Final = DIAGNOSTIC | {
         "_Unfilled",
     ),
     *("ConditionMistake", "_mistake"),
-    *("problem", "note", "_note", "_error", "_warn", "_warning", "_unreadable"),
+    *("problem", "_problem", "note", "_note", "_error", "_warn", "_warning", "_unreadable"),
 }
 
 

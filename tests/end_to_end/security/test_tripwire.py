@@ -29,6 +29,7 @@ from gateway.policy.access import Access
 from gateway.policy.authoriser import AccessDecision, AccessRequest
 from gateway.registries.snapshot import DeclaredTool
 from gateway.server.rest.operation_table import OPERATIONS
+from tests.support.gateways.grant_projects import grant_policy, request_grant
 from tests.support.gateways.projects import (
     CallCounter,
     GatewayUnderTest,
@@ -46,7 +47,9 @@ pytestmark = pytest.mark.anyio
 
 FULL = Person("full", ("user",), "acme")
 SEES = Person("sees", ("viewer",), "acme")
-PEOPLE = [FULL, SEES]
+REQUESTERS = {each.id: Person(each.id.lower(), ("viewer",), "acme") for each in OPERATIONS if "{grant}" in each.path}
+"""For each operation that changes a grant, a person who requests one."""
+PEOPLE = [FULL, SEES, *REQUESTERS.values()]
 POLICY = """\
 p, role:user, *, tool:*, discover|invoke, internal, allow
 p, role:viewer, *, tool:*, discover, internal, allow
@@ -122,6 +125,7 @@ async def start_with_tripwires(
     tools.append(http_tool("large", backend.port, output={"inline": False}))
     documents = [*base_documents(["tokens"]), tokens_of(PEOPLE), *tools]
     documents.append(catalogue("desk", ["role:user", "role:viewer"], ["*"], hidden=["writing"]))
+    documents.append(grant_policy(roles=["role:viewer"], to=["role:user", "role:viewer"], approvers=["role:user"]))
     write_project(tmp_path / "p", documents, policy=POLICY)
     log = Log()
     async with start_gateway(tmp_path / "p", tmp_path / "data", people=PEOPLE) as gateway:
@@ -174,11 +178,20 @@ async def test_no_backend_runs_without_a_decision_for_that_very_call(tmp_path: P
         assert len(log.ran) == len(backend.requests) == 18
 
 
+AUTHORISES = """\
+            if call.seen is None:
+                self.authorize(call)
+            else:
+                self._authorize_observed(call, call.seen)
+"""
+"""What the gate does before it decides: everything else of it stays."""
+
+
 def mutate_publish(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`publish` with a copy of the handlers whose gate makes no check."""
     source = Path(str(gating.__file__)).read_text(encoding="utf-8")
-    without, count = re.subn(r"^ +self\._authorize_and_time\(call\)\n", "", source, flags=re.MULTILINE)
-    assert count == 1, "the gate authorises in exactly one line before it decides"
+    assert source.count(AUTHORISES) == 1, "the gate authorises in exactly one statement before it decides"
+    without = source.replace(AUTHORISES, "")
     _load_module("gates_that_ask_nobody", without, monkeypatch)
     handling = Path(str(handlers.__file__)).read_text(encoding="utf-8")
     asking = handling.replace("from gateway.engine.gates.guard import", "from gates_that_ask_nobody import")
@@ -215,15 +228,17 @@ BODIES = {
     "openTurn": {"catalogue": "desk"},
     "endTurn": {"as": "ack"},
     "queryArtifact": {"method": "grep", "arguments": {"pattern": "x"}},
+    "requestGrant": {"subject": "user:full", "role": "role:viewer", "seconds": 60, "reason": "INC-42"},
+    **{operation: {} for operation in REQUESTERS},
 }
 
 
-def every_other_operation(ids: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
-    """Call every REST operation that is no tool call, ending the turn last."""
+def every_other_operation(ids: dict[str, str], grants: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
+    """Call every REST operation that is no tool call, ending the turn last. Each change of a grant has its own."""
     for operation in sorted(OPERATIONS, key=lambda each: each.id == "endTurn"):
         if operation.id not in CALLING and operation.id != "followTurn" and "{approval}" not in operation.path:
-            path = re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], operation.path)
-            yield operation.method, path, BODIES.get(operation.id)
+            known = {**ids, "grant": grants[operation.id]} if operation.id in grants else ids
+            yield operation.method, operation.path.format(**known), BODIES.get(operation.id)
 
 
 async def test_nothing_but_a_call_reaches_a_backend(tmp_path: Path) -> None:
@@ -242,10 +257,21 @@ async def test_nothing_but_a_call_reaches_a_backend(tmp_path: Path) -> None:
             "desk", "artifact_grep", {"callId": made, "pattern": "x"}, **{"gateway/turn": turn}
         )
         ids = {"catalogue": "desk", "name": "plain", "turn": turn, "callId": made}
-        answers = [await caller.rest(method, path, body) for method, path, body in every_other_operation(ids)]
+        requested = {
+            id: await request_grant(gateway.caller(person), f"user:{person.name}", role="role:viewer")
+            for id, person in REQUESTERS.items()
+        }
+        assert {each.status for each in requested.values()} == {201}, [each.body for each in requested.values()]
+        grants = {id: reply.json["id"] for id, reply in requested.items()}
+        sent = list(every_other_operation(ids, grants))
+        answers = [await caller.rest(method, path, body) for method, path, body in sent]
 
         assert "result" in read.json, read.body
         assert "result" in query.json, query.body
+        assert {path for _, path, _ in sent if "/grants" in path} == {
+            "/v1/grants",
+            *(f"/v1/grants/{grants[f'{verb}Grant']}/{verb}" for verb in ("approve", "refuse", "revoke")),
+        }
         assert {each.status for each in answers} <= {200, 201}, [each.body[:200] for each in answers]
         assert (log.ran, log.tripped, len(backend.requests)) == (["large"], [], 1)
 

@@ -174,13 +174,17 @@ async def test_calls_that_waited_to_be_put_away_are_where_the_others_are_after_a
     path.touch()
     link = SqliteConnection(path)
     migrate_sqlite(link.connection, to="0008")
-    names = [column.name for column in METADATA.tables["fresh"].c if column.name != "number"]
+    written = [column.name for column in METADATA.tables["fresh"].c if column.name != "number"]
+    known = {name for _, name, *_ in link.connection.execute("PRAGMA table_info(fresh)")}
+    names = [name for name in written if name in known]
+    assert known == {"number", *names}
     into = f"INSERT INTO fresh ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
     for number in range(3):
         of = turn(turn_id(number))
         fresh = to_single_call_values(settled(f"c{number}", of.id, results=(small(number),)), of, process="p")
         assert fresh is not None
-        link.connection.execute(into, to_single_call_row(fresh))
+        row = dict(zip(written, to_single_call_row(fresh), strict=True))
+        link.connection.execute(into, [row[name] for name in names])
 
     migrate_sqlite(link.connection)
     assert list(link.connection.execute("SELECT number, id FROM calls")) == [(1, "c0"), (2, "c1"), (3, "c2")]
