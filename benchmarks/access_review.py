@@ -41,7 +41,7 @@ def main() -> None:
 def measure_access(tools: int, callers: int) -> None:
     """Print the figures of one size."""
     access, policies = make_access(tools, callers, Random(7))
-    rows = list_policy_rows(policies)
+    rows = list_policy_rows(policies, NOW)
     usage = make_usage(access, callers, Random(8))
     started = time.process_time()
     review = review_access(access, rows, at=NOW, usage=usage)

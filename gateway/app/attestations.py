@@ -24,7 +24,8 @@ def find_attestation_problems(
     attestations = list_attestations(loaded, environment=environment)
     required = find_attestation_policy(access, loaded)
     if attestations or required is not None:
-        scopes = AccessScopes(access, list_policy_rows(policies), at=datetime.combine(today, time(12), UTC))
+        noon = datetime.combine(today, time(12), UTC)
+        scopes = AccessScopes(access, list_policy_rows(policies, noon), at=noon)
         yield from check_attestations(attestations, required, scope_of=scopes.find, today=today)
 
 

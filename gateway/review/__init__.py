@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         list_tool_access,
         list_tool_access_for,
     )
-    from gateway.review.grant_report import list_ending_rows, list_grant_access
+    from gateway.review.grant_report import GrantAccess, list_ending_rows, list_grant_access
     from gateway.review.plan.access_changes import Callers, Progress
     from gateway.review.plan.builder import Plan, PlanInput, PolicyTestCounts, build_plan
     from gateway.review.plan.document_changes import SourceValues

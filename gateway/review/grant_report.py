@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from gateway.model import Principal
 from gateway.policy import Access, Grant, PermissionRow, PolicySet
-from gateway.registries import DeclaredTool, Position
+from gateway.registries import DeclaredTool, GrantPolicy, Position
 
 _ACTIONS: Final = ("invoke", "read")
 """What a granted role can add to a tool; it never lets its holder approve."""
@@ -74,7 +74,8 @@ def list_ending_rows(policies: PolicySet, at: datetime) -> list[EndingRow]:
 def list_grant_access(access: Access, grants: Iterable[Grant], at: datetime) -> list[GrantAccess]:
     """Return the running grants, oldest first. `access` has the grants of the store; its snapshot has the policies.
 
-    Roles that only an identity provider gives to a recipient are unknown here.
+    Roles that only an identity provider gives to a recipient are unknown here, so the recipient is taken to have those
+    that the grant policy requires: too much is shown rather than too little.
     """
     running = sorted((each for each in grants if each.is_running(at)), key=lambda each: (each.since or at, each.id))
     return [_describe_grant(access, grant) for grant in running]
@@ -82,10 +83,14 @@ def list_grant_access(access: Access, grants: Iterable[Grant], at: datetime) -> 
 
 def _describe_grant(access: Access, grant: Grant) -> GrantAccess:
     policy = access.snapshot.grants.get(grant.policy)
-    recipient = Principal(grant.subject, tenant=grant.tenant)
+    recipient = Principal(grant.subject, _required_roles(policy), grant.tenant)
     is_in_force = any(each.id == grant.id for each in access.list_grants(recipient))
     adds = _list_added(access, grant)
     return GrantAccess(grant, is_in_force, None if policy is None else policy.position, tuple(adds))
+
+
+def _required_roles(policy: GrantPolicy | None) -> frozenset[str]:
+    return frozenset() if policy is None else frozenset(each for each in policy.recipients if each.startswith("role:"))
 
 
 def _list_added(access: Access, grant: Grant) -> Sequence[AddedAccess]:

@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from typer.core import TyperCommand
 
-from gateway.app import LoadedProject, load_project_usage
+from gateway.app import LoadedProject, Secrets, list_project_grants, load_project_usage
 from gateway.cli.call_input import parse_caller
 from gateway.cli.options import (
     DEFAULT_FOLDER,
@@ -28,6 +28,7 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import fail, print_json, print_line, print_note, stderr, stdout
 from gateway.cli.project.access_tables import print_review, print_scope
+from gateway.cli.project.end_notes import add_stored_grants
 from gateway.cli.project_loader import find_project, load_with_environ, project_secrets, require_valid
 from gateway.errors import GatewayError
 from gateway.model import Principal
@@ -36,9 +37,11 @@ from gateway.registries import Snapshot, suggest_name
 from gateway.review import (
     AccessScopes,
     Callers,
+    GrantAccess,
     UsageTable,
     access_data,
     digest_access,
+    list_grant_access,
     list_owners,
     list_policy_rows,
     list_review_callers,
@@ -119,11 +122,12 @@ def show_access(
     usage = _load_usage(found, folder, policies, since=at - (unused or _PERIOD))
     if usage is None and unused is not None:
         fail("nothing can be called unused without the records of calls", "name a project whose store exists", code=1)
-    rows = list_policy_rows(found.policies)
+    rows = list_policy_rows(found.policies, at)
     known = list_review_callers(access, rows, () if usage is None else usage.uses)
     chosen = known if principal is None else _choose_callers(known, principal)
     with show_progress("asking the policy") as progress:
-        review = review_access(access, rows, at=at, usage=usage, callers=chosen, progress=progress)
+        grants = None if usage is None else _list_grants(found, project_secrets(folder, policies), at)
+        review = review_access(access, rows, at=at, usage=usage, callers=chosen, grants=grants, progress=progress)
     shown = review if object is None else review.only_about(object)
     if output == "json":
         print_json(access_data(shown))
@@ -172,6 +176,16 @@ def _load_usage(found: LoadedProject, folder: Path, policies: Path | None, *, si
         return None
 
 
+def _list_grants(found: LoadedProject, secrets: Secrets, at: datetime) -> list[GrantAccess] | None:
+    """Return the running grants of the store; `None`, with a note, if they cannot be read."""
+    access, note = add_stored_grants(found, project_access(found), secrets, at)
+    if note:
+        print_note(note)
+        return None
+    grants = list_project_grants(found, secrets) if access.snapshot.grants else []
+    return list_grant_access(access, grants, at)
+
+
 def _require_object(snapshot: Snapshot, tool: str) -> str:
     """Return the name in policies of a tool, prompt or group of resources. End the command if there is none."""
     if tool in snapshot.tools:
@@ -191,7 +205,7 @@ def _choose_callers(known: Callers, principal: Principal) -> Callers:
 
 
 def _show_scope(found: LoadedProject, owner: str, *, at: datetime, output: str) -> None:
-    scope = AccessScopes(project_access(found), list_policy_rows(found.policies), at=at).find(owner)
+    scope = AccessScopes(project_access(found), list_policy_rows(found.policies, at), at=at).find(owner)
     digest = digest_access(scope)
     if output == "json":
         print_json({"owner": owner, "digest": digest, "access": [scope_data(each) for each in scope]})

@@ -12,6 +12,7 @@ from gateway.review import (
     AccessBlock,
     AccessReview,
     AttestedAccess,
+    GrantAccess,
     PolicyRow,
     ToolUse,
     format_place,
@@ -42,6 +43,7 @@ def print_review(console: Console, review: AccessReview, *, by: str, unused_only
         if not unused_only:
             _print_rows(console, "rows that add nothing; they can be removed together", review.redundant_rows)
             _print_list(console, "agents and services without an owner", review.ownerless)
+    _print_grants(console, review.grants or ())
 
 
 def print_scope(console: Console, scope: Sequence[AttestedAccess]) -> None:
@@ -142,6 +144,20 @@ def _print_rows(console: Console, title: str, rows: Sequence[PolicyRow]) -> None
         print_line(console)
         print_line(console, (f"{title}:", "bold"))
         print_table(console, ("row", "what it says"), [[format_place(row.position), str(row)] for row in rows])
+
+
+def _print_grants(console: Console, grants: Sequence[GrantAccess]) -> None:
+    if grants:
+        print_line(console)
+        print_line(console, ("access that grants add, until they end:", "bold"))
+        print_table(console, ("caller", "role", "until", "grant", "adds"), [_grant_cells(each) for each in grants])
+
+
+def _grant_cells(found: GrantAccess) -> list[str]:
+    grant = found.grant
+    until = "" if grant.until is None else f"{grant.until:%Y-%m-%d %H:%MZ}"
+    adds = _format_some([f"{each.action} {each.tool} in {each.catalogue}" for each in found.adds])
+    return [grant.subject, grant.role, until, grant.id, (adds or "nothing") if found.is_in_force else "nothing now"]
 
 
 def _print_list(console: Console, title: str, names: Sequence[str]) -> None:

@@ -77,7 +77,7 @@ def attest_access(
     require_owner(access.snapshot, owner)
     _check_last_day(found, owner, today=at.date(), until=until)
     person = by or _find_git_user(project.configs)
-    scope = AccessScopes(access, list_policy_rows(found.policies), at=at).find(owner)
+    scope = AccessScopes(access, list_policy_rows(found.policies, at), at=at).find(owner)
     digest = digest_access(scope)
     if seen is not None and seen != digest:
         fail("the access is not what you saw", f"look at gateway access --owner {owner}: it is {digest}", code=1)

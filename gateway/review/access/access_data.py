@@ -10,6 +10,7 @@ from gateway.review.access.attestation import AttestedAccess
 from gateway.review.access.effective_access import AccessBlock, GateEffect, Right
 from gateway.review.access.owners import find_caller_owners, find_object_owners
 from gateway.review.access.usage import ToolUse, UsageTable
+from gateway.review.grant_report import GrantAccess
 from gateway.review.plan.policy_changes import PolicyRow
 
 
@@ -32,6 +33,7 @@ def access_data(review: AccessReview) -> dict[str, Any]:
             "addNothing": [row_data(row) for row in review.redundant_rows],
         },
         "callersWithoutOwner": list(review.ownerless),
+        "grants": None if review.grants is None else [_grant_data(each) for each in review.grants],
     }
 
 
@@ -112,6 +114,27 @@ def _gate_data(gate: GateEffect) -> dict[str, Any]:
         "always": gate.is_certain,
         "isLimit": gate.is_limit,
         "position": place,
+    }
+
+
+def _grant_data(found: GrantAccess) -> dict[str, Any]:
+    grant = found.grant
+    return {
+        "id": grant.id,
+        "subject": grant.subject,
+        "role": grant.role,
+        "policy": grant.policy,
+        "until": format_moment(grant.until),
+        "inForce": found.is_in_force,
+        "adds": [
+            {
+                "catalogue": each.catalogue,
+                "action": each.action,
+                "tool": each.tool,
+                "row": None if each.row is None else format_place(each.row),
+            }
+            for each in found.adds
+        ],
     }
 
 

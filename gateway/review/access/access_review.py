@@ -14,6 +14,7 @@ from gateway.review.access.idle_rows import RowUse, find_redundant_rows, measure
 from gateway.review.access.owners import find_ownerless_callers
 from gateway.review.access.row_cover import RowCover
 from gateway.review.access.usage import UsageTable, UseIndex, index_uses
+from gateway.review.grant_report import GrantAccess
 from gateway.review.plan.access_changes import Callers, Progress
 from gateway.review.plan.policy_changes import GroupingRow, PolicyRow
 
@@ -34,6 +35,8 @@ class AccessReview:
     uses: UseIndex = field(default_factory=UseIndex)
     row_use: tuple[RowUse, ...] = ()
     """Rows that allow something, with their use; empty without `usage`."""
+    grants: tuple[GrantAccess, ...] | None = None
+    """Running grants and what each adds to the access of rows; `None` if they are unknown."""
 
     @property
     def unused_rows(self) -> list[PolicyRow]:
@@ -53,12 +56,14 @@ def review_access(
     at: datetime,
     usage: UsageTable | None = None,
     callers: Callers | None = None,
+    grants: Sequence[GrantAccess] | None = None,
     progress: Progress | None = None,
 ) -> AccessReview:
-    """Review the access that rows in force grant, of all callers or of those given.
+    """Review the access that rows in force grant, of all callers or of those given. `grants` are listed beside it.
 
     `progress` is called during the enumeration.
     """
+    access = access.at(at)
     cover = RowCover(access.snapshot, rows)
     uses = () if usage is None else usage.uses
     chosen = list_review_callers(access, rows, uses) if callers is None else callers
@@ -73,14 +78,20 @@ def review_access(
         usage,
         index_uses(uses, roles_of=access.roles_of),
         () if usage is None else tuple(measure_row_use(access, cover, usage)),
+        None if grants is None else _of_callers(grants, chosen),
     )
+
+
+def _of_callers(grants: Sequence[GrantAccess], callers: Callers) -> tuple[GrantAccess, ...]:
+    subjects = {each.subject for each in callers.values()}
+    return tuple(each for each in grants if each.grant.subject in subjects)
 
 
 class AccessScopes:
     """The access that each owner attests, by policies and documents only: records add nothing to it."""
 
     def __init__(self, access: Access, rows: Sequence[PolicyRow | GroupingRow], *, at: datetime) -> None:
-        self._access = access
+        self._access = access.at(at)
         self._rows = rows
         self._at = at
 
@@ -98,8 +109,9 @@ class AccessScopes:
         return enumerate_access(self._access, cover, self.callers, at=self._at)
 
 
-def list_policy_rows(policies: PolicySet) -> list[PolicyRow | GroupingRow]:
-    """Return the rows of policy files as a review reads them."""
+def list_policy_rows(policies: PolicySet, at: datetime) -> list[PolicyRow | GroupingRow]:
+    """Return the rows of policy files that are in force at a moment, as a review reads them."""
+    policies = policies.in_force(at)
     found: list[PolicyRow | GroupingRow] = []
     for row in policies.permissions:
         subject, catalogue, object, actions, tier, effect = row.texts

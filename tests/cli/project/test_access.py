@@ -187,7 +187,7 @@ async def test_json_has_everything(project: Path, records: SqliteStore) -> None:
     found = read_json(str(project))
 
     assert set(found) == {
-        *("project", "revision", "at", "use", "callers", "access", "owners", "rows", "callersWithoutOwner"),
+        *("project", "revision", "at", "use", "callers", "access", "owners", "rows", "grants", "callersWithoutOwner"),
     }
     assert found["use"]["coversPeriod"] is True
     assert {"caller": "user:zoe", "catalogue": "desk", "tool": "order_read", "count": 1} in [

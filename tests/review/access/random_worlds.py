@@ -62,7 +62,7 @@ class World:
 
     @property
     def rows(self) -> Rows:
-        return list_policy_rows(self.policies)
+        return list_policy_rows(self.policies, NOW)
 
     @property
     def snapshot(self) -> Snapshot:

@@ -64,7 +64,7 @@ def make_report_input(
     rows = [row.position for row in found.policies.permissions if not testable.isdisjoint(row.actions.text.split("|"))]
     at = datetime.combine(day, time(12), UTC)
     with show_progress("asking the policy") as progress:
-        review = review_access(access, list_policy_rows(found.policies), at=at, progress=progress)
+        review = review_access(access, list_policy_rows(found.policies, at), at=at, progress=progress)
     return ReportInput(
         project=make_plan_input(found, access, naming=naming, environment=environment),
         review=review,

@@ -95,7 +95,7 @@ def read_store(
     stops = use_stop_list(located, lambda found: found.stops.list_stops())
     grants = use_grants(located, lambda found: found.list_grants())
     running = list_grant_access(_with_grants(source, grants, at), grants, at)
-    rows = list_policy_rows(policies)
+    rows = list_policy_rows(policies, source.at)
     with show_progress("asking the policy") as progress:
         review = review_access(source.access, rows, at=source.at, usage=usage, progress=progress)
     return replace(source, review=review, audit=state, stops=stops, grants=tuple(running))

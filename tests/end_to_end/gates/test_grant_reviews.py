@@ -1,5 +1,7 @@
-"""Replays of calls that grants allowed: the grants of that time decide again, not those of today."""
+"""What reviews say of access that ends: replays of calls that grants allowed, and what grants add."""
 
+import json
+import os
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
@@ -16,10 +18,19 @@ from gateway.review.replay.differences import ReplayResult
 from gateway.review.replay.recorded_calls import EVERY_CALL
 from gateway.review.replay.replay import replay_calls
 from tests.end_to_end.gates.test_grants import pay, start_grant_gateway, was_paid
-from tests.end_to_end.gates.test_workers import command
+from tests.end_to_end.gates.test_workers import command, run_command
+from tests.support.gateways.commands import run_gateway
 from tests.support.gateways.gate_projects import LIZ
-from tests.support.gateways.grant_projects import GRANT_PEOPLE, MIA, change_grant, get_grant, write_grant_project
-from tests.support.gateways.projects import environ_of
+from tests.support.gateways.grant_projects import (
+    GRANT_PEOPLE,
+    GRANT_ROWS,
+    MIA,
+    change_grant,
+    get_grant,
+    grant_documents,
+    write_grant_project,
+)
+from tests.support.gateways.projects import environ_of, write_project
 
 pytestmark = pytest.mark.anyio
 
@@ -86,3 +97,36 @@ async def test_export_names_grants_and_does_not_have_them(tmp_path: Path) -> Non
 
     assert result.groups == ()
     assert ("grant", 2) in [(each.obstacle, each.calls) for each in result.unreplayed]
+
+
+async def test_access_review_shows_what_a_grant_adds_until_it_ends(tmp_path: Path) -> None:
+    env = {**environ_of(GRANT_PEOPLE), "GATEWAY_DATA_DIR": str(tmp_path / "data")}
+    async with start_grant_gateway(tmp_path) as (gateway, _):
+        mia, liz = gateway.caller(MIA), gateway.caller(LIZ)
+        id = await get_grant(mia, liz)
+        during = await run_command("access", str(tmp_path / "p"), env=env)
+        data = json.loads(await run_command("access", str(tmp_path / "p"), "--output", "json", env=env))
+        await change_grant(mia, id, "revoke")
+        after = await run_command("access", str(tmp_path / "p"), env=env)
+
+    [grant] = data["grants"]
+    assert (grant["id"], grant["subject"], grant["role"], grant["inForce"]) == (id, "user:mia", "role:agent", True)
+    assert ("desk", "invoke", "pay") in [(each["catalogue"], each["action"], each["tool"]) for each in grant["adds"]]
+    assert id in during
+    assert id not in after
+
+
+def test_access_review_leaves_out_rows_that_have_ended(tmp_path: Path) -> None:
+    row = "p, role:agent, *, tool:*, discover|invoke|read, community, allow"
+    ending = GRANT_ROWS.replace(row, f"# until 2026-11-30 OPS-1: {row}\n{row}")
+    project = write_project(tmp_path / "p", grant_documents(1), policy=ending)
+    env = {**os.environ, **environ_of(GRANT_PEOPLE), "GATEWAY_DATA_DIR": str(tmp_path)}
+
+    def calls_on(day: str) -> list[str]:
+        done = run_gateway("access", str(project), "--on", day, "--output", "json", env=env)
+        assert done.returncode == 0, done.stderr
+        found = [each for each in json.loads(done.stdout)["access"] if "user:ana" in each["callers"]]
+        return [right["action"] for each in found for right in each["rights"]]
+
+    assert "call" in calls_on("2026-11-30")
+    assert "call" not in calls_on("2026-12-01")
