@@ -21,7 +21,12 @@ from gateway.policy.rules.turn_state import CallBounds, TurnState
 from gateway.storage.call_store import StoredCall
 from gateway.storage.sql.call_transactions import CallStart
 from gateway.storage.sql.lock_keys import NOTHING_SHARED
-from gateway.storage.sql.postgres.connection import PostgresAuditReader, PostgresConnection, to_postgres_store_error
+from gateway.storage.sql.postgres.connection import (
+    PostgresAuditReader,
+    PostgresConnection,
+    open_read_only_session,
+    to_postgres_store_error,
+)
 from gateway.storage.sql.postgres.database_setup import import_sqlite, migrate_postgres
 from gateway.storage.sql.postgres.dialect import PostgresAuditLog
 from gateway.storage.sql.postgres.engine import PostgresStore, open_postgres_store
@@ -385,3 +390,13 @@ async def test_file_that_was_carried_here_alone_is_copied(address: str, tmp_path
     await asyncio.to_thread(import_sqlite, alone, address)
 
     assert run_sql(address, "SELECT id FROM calls") == [("call",)]
+
+
+def test_stream_whose_server_goes_away_is_unavailable(address: str) -> None:
+    with open_read_only_session(address) as session:
+        rows = session.stream("SELECT generate_series(1, 100000)", at_once=2)
+        assert next(rows) == (1,)
+        run_sql(address, OTHERS.format("pg_backend_pid()"))
+
+        with pytest.raises(StoreUnavailable):
+            list(rows)
