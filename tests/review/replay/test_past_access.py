@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.review.replay.every_rule import POLICY
-from tests.review.replay.recorded import access_of, only_group, recorded, replay
+from tests.review.replay.sample_calls import access_of, only_group, recorded, replay
 
 ROW = "p, role:agent, *, tool:*, invoke|read, community, allow"
 """The row that allows calls of agents."""

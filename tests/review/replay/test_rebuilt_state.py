@@ -13,7 +13,7 @@ from gateway.review.replay import caller_memory, limit_counters, turn_states
 from gateway.review.replay.caller_memory import CallerMemory
 from gateway.review.replay.limit_counters import LimitCounters
 from gateway.review.replay.turn_states import TurnStates
-from tests.review.replay.recorded import ANA, recorded
+from tests.review.replay.sample_calls import ANA, recorded
 
 EVE = Principal("user:eve")
 HOUR = timedelta(hours=1)

@@ -13,7 +13,7 @@ from gateway.review.replay.differences import Change, Obstacle
 from gateway.review.replay.recorded_calls import CallSelection, RecordedCall
 from gateway.review.replay.replay_text import replay_data, replay_lines, summarize_replay
 from tests.review.replay.every_rule import CHECKS, POLICY
-from tests.review.replay.recorded import ANA, NOON, access_of, only_group, recorded, replay
+from tests.review.replay.sample_calls import ANA, NOON, access_of, only_group, recorded, replay
 
 HOUR = 3_600_000_000
 
