@@ -130,3 +130,20 @@ def test_access_review_leaves_out_rows_that_have_ended(tmp_path: Path) -> None:
 
     assert "call" in calls_on("2026-11-30")
     assert "call" not in calls_on("2026-12-01")
+
+
+async def test_report_shows_what_a_grant_adds_and_replays_its_calls(tmp_path: Path) -> None:
+    env = {**environ_of(GRANT_PEOPLE), "GATEWAY_DATA_DIR": str(tmp_path / "data")}
+    async with start_grant_gateway(tmp_path) as (gateway, _):
+        mia, liz = gateway.caller(MIA), gateway.caller(LIZ)
+        id = await get_grant(mia, liz)
+        assert was_paid(await pay(mia))
+        stored = ["--database", str(tmp_path / "data" / "gateway.db"), "--replay", "7d"]
+        await run_command("report", str(tmp_path / "p"), *stored, "--output", str(tmp_path / "review.html"), env=env)
+
+    data = json.loads((tmp_path / "review.json").read_text(encoding="utf-8"))
+    [grant] = data["grants"]["grants"]
+    assert (grant["id"], grant["inForce"], grant["approver"]) == (id, True, "user:liz")
+    assert "invoke pay in desk" in grant["adds"]
+    assert id in (tmp_path / "review.html").read_text(encoding="utf-8")
+    assert data["replay"]["same"] == 1

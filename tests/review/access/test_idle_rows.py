@@ -43,7 +43,7 @@ def without_rows(world: World, rows: list[PolicyRow]) -> World:
 
 
 def list_decisions(world: World, principals: list[Principal]) -> list[Any]:
-    """Everything that the callers are told, and every verdict of the policy."""
+    """Every answer to the callers, and every verdict of the policy."""
     found: list[Any] = []
     for principal in principals:
         found.append(ask_about_config(world, principal))
